@@ -1,0 +1,1 @@
+"""The engine actor: scheduler, KV block pool and step loop of one model replica."""

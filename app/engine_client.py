@@ -1,0 +1,1 @@
+"""The app's way to the engines (interface being built)."""

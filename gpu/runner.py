@@ -1,0 +1,43 @@
+"""What the step loop needs of whatever computes: the interface that torch_runner and fake_runner both fulfil."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from protocol.spec import EngineFacts, EngineSpec
+from protocol.step import StepPlan, StepResult
+
+Report = Callable[[float], None]
+"""Called from the loading thread with the part of the weights that is loaded, 0 to 1."""
+
+
+class Runner(Protocol):
+    """Holds weights, the KV pool, and per slot a sequence's sampling state.
+
+    Made by `open_runner`, which may take long and raises CheckpointError for weights that cannot be served. All
+    methods are synchronous and are called from one thread, one at a time. `step` is deterministic: the same plans in
+    the same order give the same results.
+    """
+
+    facts: EngineFacts
+
+    def step(self, plan: StepPlan) -> StepResult:
+        """Run the plan. A fault of one row (its logits are NaN, say) comes back as that row's `Sampled.error`;
+        an exception means that the whole runner is broken."""
+
+    def close(self) -> None:
+        """Give back memory and device. Idempotent."""
+
+
+def open_runner(spec: EngineSpec, report: Report) -> Runner:
+    """Load what `spec` asks for: the dummy runner without importing torch, else the torch runner."""
+    from protocol.spec import LoadFormat
+
+    if spec.load_format is LoadFormat.DUMMY:
+        from gpu.fake_runner import FakeRunner
+
+        return FakeRunner(spec)
+    from gpu.torch_runner import TorchRunner
+
+    return TorchRunner.load(spec, report)

@@ -1,0 +1,39 @@
+"""Encoders and decoders, built once. msgspec checks every field's type while decoding."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from protocol.messages import AppInput, EngineInput, EngineOutput, OutputInput
+from protocol.spec import FromChild, ToChild
+
+T = TypeVar("T")
+
+ENCODER = msgspec.msgpack.Encoder()
+
+
+class Codec(Generic[T]):
+    """Bytes to one union of messages and back.
+
+    Raises msgspec.DecodeError or msgspec.ValidationError (its subclass) for a frame that is not of the union, and
+    RecursionError never: no message nests without bound.
+    """
+
+    def __init__(self, union: type[T]) -> None:
+        self._decoder = msgspec.msgpack.Decoder(union)
+
+    def encode(self, message: T) -> bytes:
+        return ENCODER.encode(message)
+
+    def decode(self, frame: bytes | memoryview) -> T:
+        return self._decoder.decode(frame)
+
+
+ENGINE_INPUT: Codec[EngineInput] = Codec(EngineInput)  # type: ignore[arg-type]
+ENGINE_OUTPUT: Codec[EngineOutput] = Codec(EngineOutput)  # type: ignore[arg-type]
+OUTPUT_INPUT: Codec[OutputInput] = Codec(OutputInput)  # type: ignore[arg-type]
+APP_INPUT: Codec[AppInput] = Codec(AppInput)  # type: ignore[arg-type]
+FROM_CHILD: Codec[FromChild] = Codec(FromChild)  # type: ignore[arg-type]
+TO_CHILD: Codec[ToChild] = Codec(ToChild)  # type: ignore[arg-type]

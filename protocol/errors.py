@@ -1,0 +1,82 @@
+"""Few exceptions, each answering one question: whose fault is it, and may one try again?
+
+They carry what the OpenAI error body needs. app/failures.py turns them into HTTP.
+"""
+
+from __future__ import annotations
+
+
+class TrillmError(Exception):
+    """Root of what we raise on purpose. `status` is the HTTP status, `type` and `code` go into the error body."""
+
+    status = 500
+    type = "InternalServerError"
+    code: str | None = None
+    retry_after: float | None = None
+    """Seconds after which another try makes sense."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class BadRequestError(TrillmError):
+    """The caller's mistake, found before the engine saw it. Names the field, the limit and the value."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class NotFoundError(BadRequestError):
+    """The named model or route does not exist here."""
+
+    status = 404
+    code = "not_found"
+
+
+class PayloadTooLargeError(BadRequestError):
+    status = 413
+    code = "payload_too_large"
+
+
+class UnsupportedMediaTypeError(BadRequestError):
+    status = 415
+    code = "unsupported_media_type"
+
+
+class NotImplementedHereError(BadRequestError):
+    """Well-formed, but trillm does not do it (yet)."""
+
+    status = 501
+    code = "not_implemented"
+
+
+class UnavailableError(TrillmError):
+    """Not now: starting, draining, restarting, or too many requests queued. The request was not run."""
+
+    status = 503
+    type = "service_unavailable_error"
+    retry_after = 1.0
+
+
+class EngineDeadError(TrillmError):
+    """The process that ran this request died; its answer is lost."""
+
+    code = "engine_dead"
+
+
+class RequestFailedError(TrillmError):
+    """The engine or the output handler ended this one request with an error."""
+
+    code = "request_failed"
+
+
+class CheckpointError(TrillmError):
+    """The model cannot be served as it lies there. Names file, tensor and what was expected; for the operator."""
+
+
+class StartError(TrillmError):
+    """An actor did not start: with the reason it gave, or how it ended."""

@@ -1,0 +1,20 @@
+"""Names for the integers and strings that identify things, so that a type checker tells them apart."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+RequestId = NewType("RequestId", str)
+"""Made by the server for each engine request, unique in a run. What a client sends is only a label."""
+
+EngineIndex = NewType("EngineIndex", int)
+"""Which engine (data-parallel replica), from 0."""
+
+ClientIndex = NewType("ClientIndex", int)
+"""Which client of an engine, that is which API server with its output handler, from 0."""
+
+Epoch = NewType("Epoch", int)
+"""Which incarnation of an actor; grows by one with each restart, starts at 1."""
+
+Slot = NewType("Slot", int)
+"""Which of the runner's `max_num_seqs` places a running sequence occupies."""

@@ -1,0 +1,272 @@
+"""Every message that travels between processes, as tagged frozen structs in one union per receiver.
+
+Rules: one fact, one struct; fields are positional on the wire, so new ones are appended with a default; a receiver's
+union is closed, and an undecodable frame is counted and dropped by the link. `VERSION` is bumped when a change is not
+an append. Every frame between a client and an engine carries the engine's epoch, and everything that an engine says
+carries a sequence number, so that nothing stale, lost or doubled goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from protocol.ids import ClientIndex, EngineIndex, Epoch, RequestId
+from protocol.sampling import SamplingParams
+
+VERSION = 1
+
+
+class EngineCoreRequestType(enum.StrEnum):
+    """The tags of what a client asks of an engine."""
+
+    ADD_REQUEST = "ADD_REQUEST"
+    ABORT_REQUEST = "ABORT_REQUEST"
+    UTILITY = "UTILITY"
+    RESYNC = "RESYNC"
+
+
+class FinishReason(enum.StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+# ------------------------------------------------------------------ app or output handler -> engine
+
+
+class EngineCoreRequest(
+    msgspec.Struct, frozen=True, array_like=True, gc=False, tag=EngineCoreRequestType.ADD_REQUEST.value
+):
+    """One sequence to generate. Sent to the engine (PUSH/PULL) and, unchanged, to the output handler."""
+
+    epoch: Epoch
+    client_index: ClientIndex
+    request_id: RequestId
+    prompt_token_ids: list[int]
+    """At least one; all inside the vocabulary; shorter than the engine's max_model_len."""
+    sampling_params: SamplingParams
+    arrival_time: float
+    """Seconds of CLOCK_MONOTONIC (one host)."""
+    priority: int = 0
+    """Lower runs first under the priority policy."""
+    continuation_token_ids: list[int] = []
+    """Output tokens that an earlier incarnation already produced: the request goes on after them."""
+
+
+class AbortRequest(
+    msgspec.Struct, frozen=True, array_like=True, gc=False, tag=EngineCoreRequestType.ABORT_REQUEST.value
+):
+    """Drop these requests. Idempotent, never answered; ids that are unknown or finished are ignored."""
+
+    epoch: Epoch
+    client_index: ClientIndex
+    request_ids: list[RequestId]
+
+
+class GetState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="get_state"):
+    """Operation: answer with an EngineState once everything sent before has been taken in."""
+
+
+UtilityOperation = GetState
+"""The closed union of administrative operations; grows into `A | B` with its second member."""
+
+
+class UtilityRequest(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=EngineCoreRequestType.UTILITY.value):
+    """An administrative operation; answered by one UtilityReply with the same call_id."""
+
+    epoch: Epoch
+    client_index: ClientIndex
+    call_id: int
+    operation: UtilityOperation
+
+
+class ResyncRequest(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=EngineCoreRequestType.RESYNC.value):
+    """The output handler saw a gap: send, per request, every output token from this offset on, once more.
+
+    An id that the engine does not know any more is answered with finish reason "error".
+    """
+
+    epoch: Epoch
+    client_index: ClientIndex
+    offsets: dict[RequestId, int]
+
+
+EngineInput = EngineCoreRequest | AbortRequest | UtilityRequest | ResyncRequest
+
+
+# ------------------------------------------------------------------ engine -> output handler (one XPUB per client)
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Log-probabilities at one position: the token that stands there first, then the best ones in falling order."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    """Natural logarithm of the model's own distribution (raw logits, before temperature, penalties and masks).
+    Same length as token_ids; may be -inf."""
+    rank: int
+    """Of the token that stands there; the most probable has rank 1."""
+
+
+class EngineCoreOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """New tokens of one request. `offset` counts the output tokens before them, so that repeats are harmless."""
+
+    request_id: RequestId
+    offset: int
+    new_token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    """One per new token, if asked for."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """One per prompt token (the first is None), all at once, with the first output of a request that asked."""
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+    """The stop_token_id that ended it."""
+    error: str | None = None
+    """With finish reason "error": why, in one sentence for the client."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that were not computed because their KV blocks were at hand."""
+
+
+class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A reading of the scheduler. Counters are totals since the epoch began."""
+
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_total: int = 0
+    num_preemptions: int = 0
+    num_steps: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="WELCOME"):
+    """The engine has seen the client's subscription: from here on nothing it publishes is lost at the start."""
+
+    epoch: Epoch
+    client_index: ClientIndex
+    next_seq: int
+
+
+class EngineCoreOutputs(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="OUTPUTS"):
+    """What one step (or an abort, an admission, a resync) gave for one client; one frame per client and step."""
+
+    epoch: Epoch
+    client_index: ClientIndex
+    seq: int
+    outputs: list[EngineCoreOutput]
+    stats: EngineStats
+
+
+class EngineHeartbeat(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="HEARTBEAT"):
+    """Sent about once a second. `next_seq` lets the client see that the last frame was lost."""
+
+    epoch: Epoch
+    client_index: ClientIndex
+    next_seq: int
+    stats: EngineStats
+
+
+class EngineState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="engine_state"):
+    """Answer to GetState."""
+
+    stats: EngineStats
+    request_ids: list[RequestId]
+    phase: str
+
+
+class UtilityReply(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="UTILITY_REPLY"):
+    """Exactly one of result and error is set."""
+
+    epoch: Epoch
+    client_index: ClientIndex
+    seq: int
+    call_id: int
+    result: EngineState | None = None
+    error: str | None = None
+
+
+EngineOutput = Welcome | EngineCoreOutputs | EngineHeartbeat | UtilityReply
+
+
+# ------------------------------------------------------------------ app -> output handler
+
+
+class AttachEngine(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="ATTACH_ENGINE"):
+    """An engine's new incarnation is up: forget the old one, subscribe to this one."""
+
+    engine_index: EngineIndex
+    epoch: Epoch
+    requests_address: str
+    outputs_address: str
+
+
+OutputInput = EngineCoreRequest | AbortRequest | AttachEngine
+
+
+# ------------------------------------------------------------------ output handler -> app
+
+
+class Logprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One candidate token at one position."""
+
+    token_id: int
+    token: str
+    token_bytes: bytes
+    """The token's own bytes, also where they are no whole character."""
+    logprob: float
+    rank: int
+
+
+class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What stands at a position, and the best candidates in falling order (without it unless it is among them)."""
+
+    chosen: Logprob
+    top: list[Logprob]
+
+
+class RequestOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is new of one request: always a delta. The last one has a finish reason; there is exactly one such."""
+
+    request_id: RequestId
+    offset: int
+    """Output tokens before this delta."""
+    token_ids: list[int]
+    text: str
+    """May be empty while a character is incomplete or a stop string may be beginning."""
+    logprobs: list[PositionLogprobs] | None = None
+    """One per token of the delta."""
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+    num_cached_tokens: int = 0
+
+
+class RequestOutputs(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="REQUEST_OUTPUTS"):
+    """One frame of the output handler: all that one engine frame gave."""
+
+    engine_index: EngineIndex
+    epoch: Epoch
+    outputs: list[RequestOutput]
+    stats: EngineStats
+
+
+class EngineAttached(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="ENGINE_ATTACHED"):
+    """Welcome has arrived from this incarnation: requests may be sent to it."""
+
+    engine_index: EngineIndex
+    epoch: Epoch
+
+
+class UtilityAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="UTILITY_ANSWER"):
+    """A UtilityReply on its way to the caller in the app."""
+
+    engine_index: EngineIndex
+    reply: UtilityReply
+
+
+AppInput = RequestOutputs | EngineAttached | UtilityAnswer

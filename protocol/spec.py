@@ -1,0 +1,136 @@
+"""The small frozen specs that actors start from. Made once by app/settings.py; nobody changes them.
+
+What an actor learns while it starts (block count, real context length) travels back in its Ready message.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from protocol.ids import ClientIndex, EngineIndex, Epoch
+
+
+class LoadFormat(enum.StrEnum):
+    """How the weights are had. `dummy`: no weights and no torch, a deterministic token function (gpu/fake_runner)."""
+
+    AUTO = "auto"
+    DUMMY = "dummy"
+
+
+class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
+    """Everything that an engine process needs to start."""
+
+    engine_index: EngineIndex
+    epoch: Epoch
+    requests_address: str
+    """The engine binds its PULL socket here."""
+    outputs_addresses: dict[ClientIndex, str]
+    """The engine binds one XPUB socket per client."""
+    checkpoint: str
+    """A checkpoint directory: config.json, tokenizer.json, and weights (see app/checkpoints)."""
+    load_format: LoadFormat = LoadFormat.AUTO
+    device: str = "auto"
+    """"auto", "cpu" or "cuda"."""
+    dtype: str = "auto"
+    """"auto", "float32", "bfloat16" or "float16"."""
+    max_model_len: int | None = None
+    """Tokens of prompt and output together; None takes the model's own limit (cut to what the KV pool holds)."""
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    """Token budget of one step; longer prompts are prefilled in chunks."""
+    block_size: int = 16
+    num_gpu_blocks_override: int | None = None
+    kv_cache_memory_bytes: int | None = None
+    """None: a share of the memory that is free (see gpu/kv_pool.py)."""
+    scheduling_policy: str = "fcfs"
+    """"fcfs" or "priority"."""
+    threads: int | None = None
+    """Compute threads on CPU; None leaves one core for the other processes if there are more than two."""
+    max_logprobs: int = 20
+    dummy_step_seconds: float = 0.0
+    """How long the dummy runner's step takes."""
+
+
+class OutputSpec(msgspec.Struct, frozen=True, tag="output"):
+    """Everything that an output handler needs to start."""
+
+    client_index: ClientIndex
+    epoch: Epoch
+    inbox_address: str
+    """The output handler binds its PULL socket here."""
+    app_address: str
+    """The app has bound a PULL socket here; the output handler connects its PUSH."""
+    checkpoint: str
+
+
+ActorSpec = EngineSpec | OutputSpec
+
+
+class EngineFacts(msgspec.Struct, frozen=True, tag="engine_facts"):
+    """What an engine learnt while it started."""
+
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    vocab_size: int
+    """Rows of the embedding: token ids from 0 up to this are computable."""
+    device: str
+    dtype: str
+    weights_bytes: int
+    kv_cache_bytes: int
+
+
+class OutputFacts(msgspec.Struct, frozen=True, tag="output_facts"):
+    """What an output handler learnt while it started."""
+
+    vocab_size: int
+    """Ids that the tokeniser knows."""
+
+
+# ------------------------------------------------------------------ child -> supervisor, over the control pipe
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """Sockets are bound, the model is loaded: the actor serves."""
+
+    facts: EngineFacts | OutputFacts
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """Sent by the child's main task about once a second, from the first moment on."""
+
+    step: int
+    phase: str
+    """"load", "idle", "step", …"""
+    phase_age: float
+    """Seconds since the phase began."""
+    progress: float = 0.0
+    """Of the load phase, 0 to 1."""
+
+
+class Fault(msgspec.Struct, frozen=True, tag="fault"):
+    """The child cannot start or go on, and is about to leave: why, in one sentence for the operator."""
+
+    message: str
+
+
+FromChild = Ready | Heartbeat | Fault
+
+
+# ------------------------------------------------------------------ supervisor -> child, over stdin
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """The first frame that a child reads."""
+
+    version: int
+    spec: ActorSpec
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Leave in an orderly way. End of file on stdin means the same, in a hurry: the parent is gone."""
+
+
+ToChild = Start | Stop

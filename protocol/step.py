@@ -1,0 +1,76 @@
+"""What the scheduler asks of the runner for one step, and what comes back. Ints and bytes only: no tensors, no torch.
+
+The runner keeps, per slot, what a sequence needs for sampling (its parameters and all its token ids); the plan names
+new and freed slots and, for each scheduled row, the tokens to compute. With several ranks this is what is broadcast.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from protocol.ids import RequestId, Slot
+from protocol.messages import TokenLogprobs
+from protocol.sampling import SamplingParams
+
+
+class NewSequence(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A sequence that takes a slot: at its first step, or when it resumes after a preemption (then with its output)."""
+
+    slot: Slot
+    request_id: RequestId
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    sampling_params: SamplingParams
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One sequence's share of a step: compute KV for `token_ids`, which stand at start, start+1, …
+
+    If `sample` is set, the token after the last of them is chosen; its position (for the sampling noise) is
+    start + len(token_ids). Rows that do not sample are chunks of a prompt.
+    """
+
+    slot: Slot
+    start: int
+    token_ids: list[int]
+    block_table: list[int]
+    """KV blocks in order; covers at least start + len(token_ids) positions."""
+    sample: bool
+    grammar_bitmask: bytes | None = None
+    """ceil(vocab_size / 32) little-endian 32-bit words; bit t of the whole set: token t is allowed."""
+
+
+class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Applied in this order: freed slots, new sequences, rows. A row's slot is new or was new in an earlier plan."""
+
+    step: int
+    freed_slots: list[Slot]
+    new_sequences: list[NewSequence]
+    rows: list[Row]
+
+
+class Sampled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The result for one sampling row. With an error the row has no token, and its request ends with that error."""
+
+    slot: Slot
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+    error: str | None = None
+
+
+class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """For a row whose request asked for prompt_logprobs: the prompt tokens at start + 1 … start + len(rows),
+    that is, each computed prompt position predicts the next prompt token (the last one, which predicts the first
+    output token, gives none)."""
+
+    slot: Slot
+    start: int
+    rows: list[TokenLogprobs]
+
+
+class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`sampled` is in the order of the plan's sampling rows. The runner has already appended each token to its slot."""
+
+    step: int
+    sampled: list[Sampled]
+    prompt_logprobs: list[PromptLogprobs] = []
