@@ -1,0 +1,276 @@
+"""What every Runner must do, whatever computes inside: `check_runner` is called by the tests of each implementation.
+
+`Driver` is the smallest possible scheduler: it hands out blocks, builds plans, and keeps what came back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import msgspec
+
+from gpu.runner import Runner
+from protocol.ids import RequestId, Slot
+from protocol.messages import TokenLogprobs
+from protocol.sampling import SamplingParams
+from protocol.step import NewSequence, Row, Sampled, StepPlan, StepResult
+
+MakeRunner = Callable[[], Runner]
+"""Makes a fresh runner: at least 4 slots, 48 blocks, 64 tokens of context, 32 tokens of vocabulary."""
+
+
+def params(max_tokens: int = 8, **changes: object) -> SamplingParams:
+    """Greedy unless told otherwise, and nothing ends it early."""
+    greedy = SamplingParams(max_tokens=max_tokens, seed=1234, temperature=0.0)
+    return msgspec.structs.replace(greedy, **changes)
+
+
+def only(token_ids: Sequence[int], vocab_size: int) -> bytes:
+    """A grammar bitmask that allows just these tokens."""
+    words = bytearray((vocab_size + 31) // 32 * 4)
+    for token_id in token_ids:
+        words[token_id // 8] |= 1 << (token_id % 8)
+    return bytes(words)
+
+
+@attrs.define(eq=False)
+class Driven:
+    """A sequence that the driver runs."""
+
+    slot: Slot
+    prompt: list[int]
+    params: SamplingParams
+    blocks: list[int]
+    output: list[int]
+    computed: int = 0
+    sampled: list[Sampled] = attrs.field(factory=list)
+    prompt_logprobs: list[TokenLogprobs] = attrs.field(factory=list)
+    admitted: bool = False
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.prompt + self.output
+
+
+class Driver:
+    """Runs sequences on a runner, plan by plan."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.plans = 0
+        self._free = list(reversed(range(runner.facts.num_blocks)))
+        self._freed_slots: list[Slot] = []
+
+    def admit(self, slot: int, prompt: list[int], params: SamplingParams, output: Sequence[int] = ()) -> Driven:
+        return Driven(Slot(slot), list(prompt), params, [], list(output))
+
+    def free(self, sequence: Driven) -> None:
+        self._free.extend(sequence.blocks)
+        self._freed_slots.append(sequence.slot)
+
+    def step(self, *work: tuple[Driven, int], bitmasks: dict[Slot, bytes] | None = None) -> StepResult:
+        """One plan that computes the next so many tokens of each sequence, sampling those that catch up."""
+        rows = [self._row(sequence, count, (bitmasks or {}).get(sequence.slot)) for sequence, count in work]
+        new = [
+            NewSequence(s.slot, RequestId(f"r{s.slot}"), list(s.prompt), list(s.output), s.params)
+            for s, _ in work
+            if not s.admitted
+        ]
+        self.plans += 1
+        result = self.runner.step(StepPlan(self.plans, self._freed_slots, new, rows))
+        self._freed_slots = []
+        self._take(result, [sequence for sequence, _ in work], rows)
+        return result
+
+    def run(self, *sequences: Driven, chunk: int = 1_000_000) -> list[list[int]]:
+        """Steps with all unfinished sequences at once until each has its max_tokens; returns their outputs."""
+        while running := [s for s in sequences if len(s.output) < s.params.max_tokens]:
+            self.step(*[(s, min(chunk, len(s.tokens) - s.computed)) for s in running])
+        return [s.output for s in sequences]
+
+    def _row(self, sequence: Driven, count: int, bitmask: bytes | None) -> Row:
+        block_size = self.runner.facts.block_size
+        end = sequence.computed + count
+        while len(sequence.blocks) * block_size < end:
+            sequence.blocks.append(self._free.pop())
+        return Row(
+            sequence.slot,
+            sequence.computed,
+            sequence.tokens[sequence.computed : end],
+            list(sequence.blocks),
+            end == len(sequence.tokens),
+            bitmask,
+        )
+
+    def _take(self, result: StepResult, sequences: list[Driven], rows: list[Row]) -> None:
+        assert result.step == self.plans
+        assert [s.slot for s in result.sampled] == [row.slot for row in rows if row.sample]
+        by_slot = {s.slot: s for s in sequences}
+        for sequence, row in zip(sequences, rows, strict=True):
+            sequence.admitted = True
+            sequence.computed += len(row.token_ids)
+        starts = {row.slot: row.start for row in rows}
+        for logprobs in result.prompt_logprobs:
+            assert logprobs.start == starts[logprobs.slot]
+            by_slot[logprobs.slot].prompt_logprobs.extend(logprobs.rows)
+        for sampled in result.sampled:
+            assert sampled.error is None, sampled.error
+            assert 0 <= sampled.token_id < self.runner.facts.vocab_size
+            by_slot[sampled.slot].sampled.append(sampled)
+            by_slot[sampled.slot].output.append(sampled.token_id)
+
+
+def check_runner(make_runner: MakeRunner) -> None:
+    """Fails with an assertion at the first thing that a Runner must do and this one does not."""
+    for check in CHECKS:
+        runner = make_runner()
+        try:
+            check(make_runner, Driver(runner))
+        finally:
+            runner.close()
+
+
+def check_facts(make_runner: MakeRunner, driver: Driver) -> None:
+    facts = driver.runner.facts
+    assert facts.vocab_size >= 32
+    assert facts.max_model_len >= 64
+    assert facts.num_blocks * facts.block_size >= facts.max_model_len
+
+
+def check_same_plans_give_same_results(make_runner: MakeRunner, driver: Driver) -> None:
+    other = Driver(make_runner())
+    wish = params(temperature=1.0, logprobs=2)
+    for chunks in [(5, 3), (2, 4), (1, 1), (1, 1)]:
+        if chunks == (5, 3):
+            rows = [[d.admit(0, _prompt(d, 7), wish), d.admit(2, _prompt(d, 7, 5), wish)] for d in (driver, other)]
+        results = [d.step(*zip(r, chunks, strict=True)) for d, r in zip((driver, other), rows, strict=True)]
+        assert results[0] == results[1]
+    other.runner.close()
+
+
+def check_empty_plan(make_runner: MakeRunner, driver: Driver) -> None:
+    assert driver.step() == StepResult(1, [])
+
+
+def check_results_follow_row_order(make_runner: MakeRunner, driver: Driver) -> None:
+    first = driver.admit(3, _prompt(driver, 6), params())
+    second = driver.admit(1, _prompt(driver, 9), params())
+    third = driver.admit(0, _prompt(driver, 4), params())
+    result = driver.step((first, 6), (second, 5), (third, 4))
+    assert [s.slot for s in result.sampled] == [3, 0]
+    result = driver.step((third, 1), (second, 4), (first, 1))
+    assert [s.slot for s in result.sampled] == [0, 1, 3]
+
+
+def check_tokens_do_not_depend_on_chunks_or_company(make_runner: MakeRunner, driver: Driver) -> None:
+    for temperature in (0.0, 0.8):
+        wish = params(10, temperature=temperature)
+        prompts = [_prompt(driver, length, length) for length in (1, 15, 16, 17, 33)]
+        alone = []
+        for prompt in prompts:
+            sequence = driver.admit(0, prompt, wish)
+            alone += driver.run(sequence)
+            driver.free(sequence)
+        for chunk in (1, 7, 16):
+            sequences = [driver.admit(slot, prompt, wish) for slot, prompt in enumerate(prompts[1:])]
+            assert driver.run(*sequences, chunk=chunk) == alone[1:], f"chunks of {chunk}"
+            for sequence in sequences:
+                driver.free(sequence)
+
+
+def check_freed_slot_forgets(make_runner: MakeRunner, driver: Driver) -> None:
+    wish = params(12, temperature=0.7)
+    before = driver.admit(1, _prompt(driver, 40, 3), params(5, temperature=1.5, seed=99))
+    driver.run(before)
+    driver.free(before)
+    after = driver.admit(1, _prompt(driver, 11), wish)
+    fresh = Driver(make_runner())
+    assert driver.run(after) == fresh.run(fresh.admit(1, _prompt(fresh, 11), wish))
+    fresh.runner.close()
+
+
+def check_resumed_sequence_goes_on(make_runner: MakeRunner, driver: Driver) -> None:
+    for temperature in (0.0, 0.9):
+        wish = params(14, temperature=temperature)
+        whole = driver.admit(0, _prompt(driver, 13), wish)
+        driver.run(whole)
+        driver.free(whole)
+        resumed = driver.admit(2, _prompt(driver, 13), wish, whole.output[:5])
+        driver.run(resumed, chunk=8)
+        driver.free(resumed)
+        assert resumed.output == whole.output
+
+
+def check_logprobs_shapes(make_runner: MakeRunner, driver: Driver) -> None:
+    for count in (None, 0, 3):
+        sequence = driver.admit(0, _prompt(driver, 9), params(4, temperature=0.9, logprobs=count))
+        driver.run(sequence)
+        driver.free(sequence)
+        for sampled in sequence.sampled:
+            if count is None:
+                assert sampled.logprobs is None
+            else:
+                _check_position(sampled.logprobs, sampled.token_id, count)
+
+
+def check_prompt_logprobs_cover_the_prompt(make_runner: MakeRunner, driver: Driver) -> None:
+    prompt = _prompt(driver, 19)
+    whole = []
+    for count, chunk in ((0, 100), (2, 100), (2, 5), (2, 1)):
+        sequence = driver.admit(0, prompt, params(2, prompt_logprobs=count))
+        driver.run(sequence, chunk=chunk)
+        driver.free(sequence)
+        assert len(sequence.prompt_logprobs) == len(prompt) - 1
+        for logprobs, token_id in zip(sequence.prompt_logprobs, prompt[1:], strict=True):
+            _check_position(logprobs, token_id, count)
+        if count == 2:
+            whole.append([logprobs.token_ids for logprobs in sequence.prompt_logprobs])
+    assert whole[0] == whole[1] == whole[2]
+
+
+def check_grammar_bitmask_binds(make_runner: MakeRunner, driver: Driver) -> None:
+    vocab_size = driver.runner.facts.vocab_size
+    for allowed in (0, 31, vocab_size - 1):
+        sequences = [driver.admit(0, _prompt(driver, 5), params()), driver.admit(1, _prompt(driver, 6), params())]
+        driver.step((sequences[0], 5), (sequences[1], 6), bitmasks={Slot(1): only([allowed], vocab_size)})
+        assert sequences[1].output == [allowed]
+        for sequence in sequences:
+            driver.free(sequence)
+
+
+def check_close_is_idempotent(make_runner: MakeRunner, driver: Driver) -> None:
+    driver.runner.close()
+    driver.runner.close()
+
+
+CHECKS: tuple[Callable[[MakeRunner, Driver], None], ...] = (
+    check_facts,
+    check_same_plans_give_same_results,
+    check_empty_plan,
+    check_results_follow_row_order,
+    check_tokens_do_not_depend_on_chunks_or_company,
+    check_freed_slot_forgets,
+    check_resumed_sequence_goes_on,
+    check_logprobs_shapes,
+    check_prompt_logprobs_cover_the_prompt,
+    check_grammar_bitmask_binds,
+    check_close_is_idempotent,
+)
+
+
+def _prompt(driver: Driver, length: int, salt: int = 0) -> list[int]:
+    vocab_size = driver.runner.facts.vocab_size
+    return [(index * index * 7 + index * 13 + salt * 5 + 3) % vocab_size for index in range(length)]
+
+
+def _check_position(logprobs: TokenLogprobs | None, token_id: int, count: int) -> None:
+    assert logprobs is not None
+    assert len(logprobs.token_ids) == len(logprobs.logprobs) == count + 1
+    assert logprobs.token_ids[0] == token_id
+    assert all(value <= 1e-6 for value in logprobs.logprobs)
+    best = logprobs.logprobs[1:]
+    assert best == sorted(best, reverse=True)
+    assert logprobs.rank >= 1
+    if logprobs.rank <= count:
+        assert best[logprobs.rank - 1] == logprobs.logprobs[0]
