@@ -1,0 +1,194 @@
+"""Entry point of every child process: `python -m actors.child NAME PARENT_PID`.
+
+Reads its spec from stdin, answers over what was stdout, runs its actor's main, and leaves when stdin closes: then the
+parent is gone. Composition happens here and nowhere else: the links are made and handed to a main that knows no socket.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+from typing import assert_never, final
+
+import trio
+
+from actors.frames import FrameReader, FrameWriter
+from protocol.codec import FROM_CHILD, TO_CHILD
+from protocol.errors import TrillmError
+from protocol.messages import VERSION
+from protocol.spec import EngineFacts, EngineSpec, Fault, FromChild, Heartbeat, OutputFacts, OutputSpec, Ready, Stop, ToChild
+
+PR_SET_PDEATHSIG = 1
+HEARTBEAT_SECONDS = 1.0
+LEAVE_SECONDS = 3.0
+"""After Stop, how long the main may take to unwind before the process simply ends."""
+
+logger = logging.getLogger("trillm.child")
+
+
+def tie_to_parent(parent_pid: int) -> None:
+    """Die when the parent dies, also when it is killed and however busy we are."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent_pid:
+        sys.exit(0)  # it died before we asked
+
+
+def take_pipes() -> tuple[int, int]:
+    """Private descriptors for the control pipes; what a library prints to stdout goes to stderr instead."""
+    control_in, control_out = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    return control_in, control_out
+
+
+@final
+class Pulse:
+    """What the heartbeat tells: an actor's main writes it, the heartbeat task reads it."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.progress = 0.0
+        self._phase = "start"
+        self._since = trio.current_time()
+
+    def enter(self, phase: str) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            self._since = trio.current_time()
+
+    def beat(self) -> Heartbeat:
+        return Heartbeat(self.step, self._phase, trio.current_time() - self._since, self.progress)
+
+
+@final
+class Control:
+    """The child's side of the control pipes."""
+
+    def __init__(self, reader: FrameReader[ToChild], writer: FrameWriter[FromChild]) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.pulse = Pulse()
+
+    async def ready(self, facts: EngineFacts | OutputFacts) -> None:
+        await self._writer.send(Ready(facts))
+
+    async def fault(self, message: str) -> None:
+        await self._writer.send(Fault(message))
+
+    async def beat_forever(self) -> None:
+        while True:
+            await self._writer.send(self.pulse.beat())
+            await trio.sleep(HEARTBEAT_SECONDS)
+
+    async def wait_for_stop(self) -> None:
+        try:
+            await self._reader.receive()  # the only message after Start is Stop
+        except (trio.EndOfChannel, trio.BrokenResourceError):
+            pass
+
+
+async def run(control_in: int, control_out: int) -> int:
+    """The child's life; returns its exit status."""
+    reader: FrameReader[ToChild] = FrameReader(trio.lowlevel.FdStream(control_in), TO_CHILD)
+    writer: FrameWriter[FromChild] = FrameWriter(trio.lowlevel.FdStream(control_out), FROM_CHILD)
+    try:
+        start = await reader.receive()
+    except trio.EndOfChannel:
+        return 0
+    if isinstance(start, Stop):
+        return 0
+    if start.version != VERSION:
+        await writer.send(Fault(f"the parent speaks protocol version {start.version}, this child {VERSION}"))
+        return 1
+    control = Control(reader, writer)
+    status = 0
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(control.beat_forever)
+            nursery.start_soon(leave_on_stop, control, nursery.cancel_scope)
+            nursery.start_soon(leave_on_signal, nursery.cancel_scope)
+            await run_actor(start.spec, control)
+            nursery.cancel_scope.cancel()
+    except* TrillmError as group:
+        status = 1
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+            await control.fault("; ".join(error_texts(group)))
+    except* trio.BrokenResourceError:
+        status = 1  # the parent closed the control pipe: nobody is left to tell
+    except* Exception as group:
+        status = 1
+        logger.exception("this process cannot go on")
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+            await control.fault("; ".join(error_texts(group)))
+    return status
+
+
+def error_texts(group: BaseExceptionGroup[BaseException]) -> list[str]:
+    """One text for each leaf of an exception group."""
+    texts: list[str] = []
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            texts += error_texts(error)
+        elif isinstance(error, TrillmError):
+            texts.append(error.message)
+        else:
+            texts.append(f"{type(error).__name__}: {error}")
+    return texts
+
+
+async def leave_on_stop(control: Control, scope: trio.CancelScope) -> None:
+    await control.wait_for_stop()
+    scope.cancel()
+    end_by(LEAVE_SECONDS)
+
+
+async def leave_on_signal(scope: trio.CancelScope) -> None:
+    """SIGTERM is the ladder's second rung; SIGINT is the parent's business."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            if number == signal.SIGTERM:
+                scope.cancel()
+                end_by(LEAVE_SECONDS)
+
+
+def end_by(seconds: float) -> None:
+    """The kernel ends us if we are still here then, whatever a compute thread is stuck in."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+async def run_actor(spec: EngineSpec | OutputSpec, control: Control) -> None:
+    """Import what this kind needs, and only that, and run it."""
+    match spec:
+        case EngineSpec():
+            from actors.engine.main import run_engine_process
+
+            await run_engine_process(spec, control)
+        case OutputSpec():
+            from actors.output.main import run_output_process
+
+            await run_output_process(spec, control)
+        case _:
+            assert_never(spec)
+
+
+def main() -> None:
+    name, parent_pid = sys.argv[1], int(sys.argv[2])
+    tie_to_parent(parent_pid)
+    control_in, control_out = take_pipes()
+    logging.basicConfig(level=logging.INFO, format=f"%(levelname)s {name}: %(message)s", stream=sys.stderr)
+    status = trio.run(run, control_in, control_out)
+    sys.stderr.flush()
+    # Without interpreter teardown: a compute thread that is still in a kernel must not hold up our leaving.
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

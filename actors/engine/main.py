@@ -1,0 +1,245 @@
+"""The engine actor: takes requests in, steps, publishes. All decisions are the scheduler's."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+from typing import Protocol, assert_never, final
+
+import trio
+
+from actors.child import Control, Pulse
+from actors.engine.grammar import GrammarCompiler
+from actors.engine.scheduler import Scheduler, SchedulerConfig
+from actors.engine.stepper import Stepper, open_stepper
+from gpu.runner import open_runner
+from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
+from protocol.ids import ClientIndex, Epoch, RequestId
+from protocol.links import Inbox, Outbox, open_links, receive_batch
+from protocol.messages import (
+    AbortRequest,
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineHeartbeat,
+    EngineInput,
+    EngineOutput,
+    EngineState,
+    FinishReason,
+    ResyncRequest,
+    UtilityReply,
+    UtilityRequest,
+    Welcome,
+)
+from protocol.spec import EngineSpec
+
+HEARTBEAT_SECONDS = 1.0
+
+logger = logging.getLogger("trillm.engine")
+
+Addressed = Iterable[tuple[ClientIndex, EngineCoreOutput]]
+
+
+class Client(Protocol):
+    """One client's output socket: an outbox, and an inbox of its subscription's coming (True) and going (False)."""
+
+    def send_nowait(self, value: EngineOutput) -> None: ...
+
+    async def receive(self) -> bool: ...
+
+
+@final
+class Publisher:
+    """Numbers what is said to one client. Nothing is said before it has subscribed: ZMQ would drop it."""
+
+    def __init__(self, epoch: Epoch, client_index: ClientIndex, outbox: Outbox[EngineOutput]) -> None:
+        self._epoch = epoch
+        self._index = client_index
+        self._outbox = outbox
+        self._next_seq = 0
+        self._subscribed = False
+
+    def welcome(self) -> None:
+        self._subscribed = True
+        self._outbox.send_nowait(Welcome(self._epoch, self._index, self._next_seq))
+
+    def farewell(self) -> None:
+        self._subscribed = False
+
+    def outputs(self, outputs: list[EngineCoreOutput], scheduler: Scheduler) -> None:
+        message = EngineCoreOutputs(self._epoch, self._index, self._next_seq, outputs, scheduler.stats())
+        self._numbered(message)
+
+    def reply(self, call_id: int, result: EngineState) -> None:
+        self._numbered(UtilityReply(self._epoch, self._index, self._next_seq, call_id, result))
+
+    def heartbeat(self, scheduler: Scheduler) -> None:
+        if self._subscribed:
+            self._outbox.send_nowait(EngineHeartbeat(self._epoch, self._index, self._next_seq, scheduler.stats()))
+
+    def _numbered(self, message: EngineOutput) -> None:
+        self._next_seq += 1
+        if self._subscribed:
+            self._outbox.send_nowait(message)
+
+
+@final
+class Engine:
+    """One model replica's life: three tasks around a scheduler (intake, subscriptions, steps) and a heartbeat.
+
+    Not to be shared between threads. `work` is set whenever the scheduler may have something to do.
+    """
+
+    def __init__(
+        self,
+        epoch: Epoch,
+        scheduler: Scheduler,
+        stepper: Stepper,
+        compiler: GrammarCompiler,
+        clients: dict[ClientIndex, Client],
+        pulse: Pulse,
+    ) -> None:
+        self._epoch = epoch
+        self._scheduler = scheduler
+        self._stepper = stepper
+        self._compiler = compiler
+        self._clients = clients
+        self._publishers = {index: Publisher(epoch, index, client) for index, client in clients.items()}
+        self._pulse = pulse
+        self._work = trio.Event()
+        self._compiling: dict[tuple[ClientIndex, RequestId], trio.CancelScope] = {}
+
+    async def run(self, inbox: Inbox[EngineInput]) -> None:
+        """Serve until cancelled. Raises what breaks the runner: then this process has to end."""
+        async with trio.open_nursery() as nursery:
+            for index, client in self._clients.items():
+                nursery.start_soon(self._watch_subscription, index, client)
+            nursery.start_soon(self._take_in, inbox, nursery)
+            nursery.start_soon(self._beat)
+            await self._steps()
+
+    async def _steps(self) -> None:
+        while True:
+            plan = self._scheduler.schedule()
+            if plan is None:
+                self._pulse.enter("idle")
+                self._work = trio.Event()
+                await self._work.wait()
+                continue
+            self._pulse.enter("step")
+            result = await self._stepper.step(plan)
+            self._pulse.step = plan.step
+            self._publish(self._scheduler.commit(plan, result))
+
+    async def _take_in(self, inbox: Inbox[EngineInput], nursery: trio.Nursery) -> None:
+        while True:
+            for message in await receive_batch(inbox):
+                if message.epoch == self._epoch and message.client_index in self._publishers:
+                    self._take(message, nursery)
+            self._work.set()
+
+    def _take(self, message: EngineInput, nursery: trio.Nursery) -> None:
+        match message:
+            case EngineCoreRequest() if message.sampling_params.grammar is not None:
+                nursery.start_soon(self._compile_and_add, message)
+            case EngineCoreRequest():
+                self._publish(self._scheduler.add(message))
+            case AbortRequest(client_index=index, request_ids=ids):
+                self._abort(index, ids)
+            case ResyncRequest(client_index=index, offsets=offsets):
+                outputs = self._scheduler.resync(index, offsets)
+                self._publish((index, output) for output in outputs)
+            case UtilityRequest(client_index=index, call_id=call_id):
+                state = EngineState(self._scheduler.stats(), self._scheduler.request_ids, self._pulse.beat().phase)
+                self._publishers[index].reply(call_id, state)
+            case _:
+                assert_never(message)
+
+    def _abort(self, index: ClientIndex, ids: list[RequestId]) -> None:
+        for request_id in ids:
+            if scope := self._compiling.get((index, request_id)):
+                scope.cancel()
+        self._scheduler.abort(index, ids)
+        # An abort has no answer, but the gauges that the client shows should not wait for the next step.
+        self._publishers[index].heartbeat(self._scheduler)
+
+    async def _compile_and_add(self, request: EngineCoreRequest) -> None:
+        """Off the step loop, since compiling may take long; a grammar that fails costs only its own request."""
+        grammar = request.sampling_params.grammar
+        assert grammar is not None
+        key = (request.client_index, request.request_id)
+        with trio.CancelScope() as scope:
+            self._compiling[key] = scope
+            try:
+                compiled = await trio.to_thread.run_sync(self._compiler.compile, grammar, abandon_on_cancel=True)
+            except ValueError as error:
+                failed = EngineCoreOutput(
+                    request.request_id, 0, [], finish_reason=FinishReason.ERROR, error=f"the grammar was refused: {error}"
+                )
+                self._publish([(request.client_index, failed)])
+            else:
+                self._publish(self._scheduler.add(request, compiled))
+                self._work.set()
+            finally:
+                del self._compiling[key]
+
+    def _publish(self, addressed: Addressed) -> None:
+        by_client: defaultdict[ClientIndex, list[EngineCoreOutput]] = defaultdict(list)
+        for index, output in addressed:
+            by_client[index].append(output)
+        for index, outputs in by_client.items():
+            self._publishers[index].outputs(outputs, self._scheduler)
+
+    async def _watch_subscription(self, index: ClientIndex, client: Client) -> None:
+        while True:
+            if await client.receive():
+                self._publishers[index].welcome()
+            else:
+                # Its output handler is gone, and with it everybody who could read the answers.
+                self._publishers[index].farewell()
+                self._scheduler.abort_client(index)
+
+    async def _beat(self) -> None:
+        while True:
+            await trio.sleep(HEARTBEAT_SECONDS)
+            for publisher in self._publishers.values():
+                publisher.heartbeat(self._scheduler)
+
+
+def make_engine(
+    spec: EngineSpec, stepper: Stepper, clients: dict[ClientIndex, Client], pulse: Pulse
+) -> Engine:
+    """The engine over a loaded runner."""
+    facts = stepper.facts
+    config = SchedulerConfig(
+        num_blocks=facts.num_blocks,
+        block_size=facts.block_size,
+        max_num_seqs=spec.max_num_seqs,
+        max_num_batched_tokens=spec.max_num_batched_tokens,
+        max_model_len=facts.max_model_len,
+        policy=spec.scheduling_policy,
+    )
+    compiler = GrammarCompiler(spec.checkpoint, facts.vocab_size)
+    return Engine(spec.epoch, Scheduler(config), stepper, compiler, clients, pulse)
+
+
+async def run_engine_process(spec: EngineSpec, control: Control) -> None:
+    """The engine as a process: load, bind, say Ready, serve until cancelled."""
+    pulse = control.pulse
+    pulse.enter("load")
+
+    def report(progress: float) -> None:
+        pulse.progress = progress
+
+    async with open_stepper(partial(open_runner, spec), report) as stepper:
+        with open_links() as links:
+            inbox = links.pull(spec.requests_address, ENGINE_INPUT)
+            clients: dict[ClientIndex, Client] = {
+                index: links.publish(address, ENGINE_OUTPUT) for index, address in spec.outputs_addresses.items()
+            }
+            engine = make_engine(spec, stepper, clients, pulse)
+            pulse.enter("idle")
+            await control.ready(stepper.facts)
+            await engine.run(inbox)

@@ -1,0 +1,131 @@
+"""The parent's side of one child process: spawn, hear, stop. No policy: that is the supervisor's.
+
+`subprocess.Popen` in the main thread and a pidfd, not `trio.open_process`: trio spawns from a worker thread, and
+PR_SET_PDEATHSIG, which the child asks for, fires when that *thread* retires.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import final
+
+import trio
+
+from actors.frames import FrameReader, FrameWriter
+from protocol.codec import FROM_CHILD, TO_CHILD
+from protocol.messages import VERSION
+from protocol.spec import ActorSpec, FromChild, Start, Stop, ToChild
+
+ASK_SECONDS = 5.0
+"""How long a child may take to leave after Stop."""
+TERMINATE_SECONDS = 2.0
+"""How long after SIGTERM, before SIGKILL."""
+
+
+@final
+class ChildProcess:
+    """A running child. Made by `open_process`, which never leaves it behind."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], name: str) -> None:
+        assert popen.stdin is not None
+        assert popen.stdout is not None
+        self.name = name
+        self.pid = popen.pid
+        self._popen = popen
+        self._pidfd = os.pidfd_open(popen.pid)
+        # The streams get descriptors of their own, since Popen's file objects close theirs when they are collected.
+        self._stdin = trio.lowlevel.FdStream(os.dup(popen.stdin.fileno()))
+        self._stdout = trio.lowlevel.FdStream(os.dup(popen.stdout.fileno()))
+        popen.stdin.close()
+        popen.stdout.close()
+        self._writer: FrameWriter[ToChild] = FrameWriter(self._stdin, TO_CHILD)
+        self._reader: FrameReader[FromChild] = FrameReader(self._stdout, FROM_CHILD)
+
+    def __repr__(self) -> str:
+        return f"<ChildProcess {self.name} pid={self.pid} returncode={self._popen.returncode}>"
+
+    async def send(self, message: ToChild) -> None:
+        """Raises trio.BrokenResourceError when the child is gone."""
+        await self._writer.send(message)
+
+    async def receive(self) -> FromChild:
+        """Raises trio.EndOfChannel when the child has closed its side: it is gone or about to be."""
+        return await self._reader.receive()
+
+    async def wait(self) -> int:
+        """Until the process has ended; its return code, negative for a signal. Any number of tasks may wait."""
+        while self._popen.poll() is None:
+            # A private duplicate, because trio lets only one task wait for a descriptor.
+            watched = os.dup(self._pidfd)
+            try:
+                await trio.lowlevel.wait_readable(watched)
+            finally:
+                trio.lowlevel.notify_closing(watched)
+                os.close(watched)
+        return self._popen.returncode
+
+    def describe_end(self) -> str:
+        """How it ended, in words for the operator."""
+        code = self._popen.poll()
+        if code is None:
+            return "still running"
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exited with status {code}"
+
+    def kill(self) -> None:
+        if self._popen.poll() is None:
+            self._popen.kill()
+
+    async def stop(self) -> None:
+        """The ladder, each rung with its deadline: ask, terminate, kill. Returns when the process is reaped."""
+        with trio.move_on_after(ASK_SECONDS):
+            try:
+                await self.send(Stop())
+                await self._stdin.aclose()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass  # it is leaving already
+            await self.wait()
+        if self._popen.poll() is None:
+            self._popen.terminate()
+            with trio.move_on_after(TERMINATE_SECONDS):
+                await self.wait()
+        self.kill()
+        await self.wait()
+
+    async def release(self) -> None:
+        """Close every descriptor. The process must have ended."""
+        await trio.aclose_forcefully(self._stdin)
+        await trio.aclose_forcefully(self._stdout)
+        os.close(self._pidfd)
+
+
+@asynccontextmanager
+async def open_process(spec: ActorSpec, name: str) -> AsyncIterator[ChildProcess]:
+    """Start `python -m actors.child NAME` and hand it its spec; on leaving, however it comes, the child is stopped.
+
+    The child's stderr is ours. It gets a session of its own, so that a signal to our process group (Ctrl-C, say)
+    reaches only us, and we decide in which order things end.
+    """
+    popen = subprocess.Popen(  # noqa: ASYNC220  some milliseconds, and it has to be this thread
+        [sys.executable, "-m", "actors.child", name, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    child = ChildProcess(popen, name)
+    try:
+        try:
+            await child.send(Start(version=VERSION, spec=spec))
+        except trio.BrokenResourceError:
+            pass  # it died at once; whoever receives or waits sees it
+        yield child
+    finally:
+        with trio.CancelScope(shield=True):
+            await child.stop()
+            await child.release()

@@ -1,0 +1,267 @@
+"""ZMQ sockets as trio channels: the only file that imports zmq.
+
+An actor's main never sees a socket. It is given an `Inbox` and an `Outbox`, and a trio memory channel is an exact fake
+of either. Sending never blocks: no link has a high-water mark, and what bounds the queues is the admission of requests
+at the door and the fact that a link lives no longer than the incarnation (epoch) it leads to: when that dies the link
+is closed, and what was still queued is gone with it.
+
+pyzmq has no support for trio, and a ZMQ socket's file descriptor is edge-triggered: readable only until *any* call on
+the socket has processed the pending commands. Therefore every receive first tries, then reads EVENTS, then waits, with
+no checkpoint in between; and a send on a socket that another task waits for passes a swallowed edge on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar, final
+
+import msgspec
+import trio
+import zmq
+
+from protocol.codec import Codec
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+"""A peer that sends a larger frame is disconnected by ZMQ."""
+
+
+class Inbox(Protocol[T_co]):
+    """The receiving half of a link. A `trio.MemoryReceiveChannel` is one."""
+
+    async def receive(self) -> T_co:
+        """The next message. Cancelled, it loses none. Raises EndOfChannel or ClosedResourceError."""
+
+    def receive_nowait(self) -> T_co:
+        """The next message if it is here, else raises trio.WouldBlock."""
+
+
+class Outbox(Protocol[T_contra]):
+    """The sending half of a link. A `trio.MemorySendChannel` without bound is one."""
+
+    def send_nowait(self, value: T_contra) -> None:
+        """Queue a message. Raises ClosedResourceError or BrokenResourceError once the link is closed."""
+
+
+async def receive_batch(inbox: Inbox[T], limit: int = 256) -> list[T]:
+    """The next message and all that are here already, at most `limit`: one wake-up for a burst."""
+    batch = [await inbox.receive()]
+    try:
+        while len(batch) < limit:
+            batch.append(inbox.receive_nowait())
+    except (trio.WouldBlock, trio.EndOfChannel):
+        pass
+    return batch
+
+
+class LinkStatistics(msgspec.Struct, frozen=True):
+    """What passed through a link."""
+
+    address: str
+    frames: int
+    garbage: int
+    """Frames that were not of the link's union; they were dropped."""
+
+
+class _Socket:
+    """A ZMQ socket that one task may wait for, while others in the same thread send on it."""
+
+    def __init__(self, raw: zmq.Socket[bytes], address: str) -> None:
+        self._raw = raw
+        self._fd = raw.fileno()
+        self._waiting: trio.CancelScope | None = None
+        self.address = address
+
+    def send_nowait(self, frame: bytes) -> None:
+        if self._raw.closed:
+            raise trio.ClosedResourceError
+        self._raw.send(frame, zmq.DONTWAIT)
+        if self._waiting is not None and self._readable():
+            self._waiting.cancel()  # our send swallowed the edge that the waiting task needs
+
+    def receive_nowait(self) -> bytes:
+        if self._raw.closed:
+            raise trio.ClosedResourceError
+        try:
+            return self._raw.recv(zmq.DONTWAIT)
+        except zmq.Again:
+            raise trio.WouldBlock from None
+
+    async def receive(self) -> bytes:
+        await trio.lowlevel.checkpoint()  # before the operation: a message taken is a message returned
+        while True:
+            try:
+                return self.receive_nowait()
+            except trio.WouldBlock:
+                if not self._readable():
+                    await self._wait()
+
+    async def _wait(self) -> None:
+        if self._waiting is not None:
+            raise trio.BusyResourceError("another task is receiving from this link")
+        with trio.CancelScope() as self._waiting:
+            try:
+                await trio.lowlevel.wait_readable(self._fd)
+            finally:
+                self._waiting = None
+        if self._raw.closed:
+            raise trio.ClosedResourceError
+
+    def _readable(self) -> bool:
+        events = self._raw.getsockopt(zmq.EVENTS)
+        assert isinstance(events, int)
+        return bool(events & zmq.POLLIN)
+
+    def close(self) -> None:
+        if not self._raw.closed:
+            trio.lowlevel.notify_closing(self._fd)
+            self._raw.close(linger=0)
+
+
+@final
+class ReceiveLink(Generic[T], trio.abc.ReceiveChannel[T]):
+    """PULL or SUB. Frames that cannot be decoded are counted and dropped: they cost nobody else anything."""
+
+    def __init__(self, socket: _Socket, codec: Codec[T]) -> None:
+        self._socket = socket
+        self._codec = codec
+        self._frames = 0
+        self._garbage = 0
+
+    async def receive(self) -> T:
+        while True:
+            frame = await self._socket.receive()
+            try:
+                return self._decode(frame)
+            except msgspec.DecodeError:
+                self._garbage += 1
+
+    def receive_nowait(self) -> T:
+        while True:
+            frame = self._socket.receive_nowait()
+            try:
+                return self._decode(frame)
+            except msgspec.DecodeError:
+                self._garbage += 1
+
+    def _decode(self, frame: bytes) -> T:
+        self._frames += 1
+        return self._codec.decode(frame)
+
+    def statistics(self) -> LinkStatistics:
+        return LinkStatistics(self._socket.address, self._frames, self._garbage)
+
+    def close(self) -> None:
+        """Idempotent; wakes a waiting receiver with ClosedResourceError."""
+        self._socket.close()
+
+    async def aclose(self) -> None:
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+
+@final
+class SendLink(Generic[T], trio.abc.SendChannel[T]):
+    """PUSH. Messages to a peer that is not there yet wait for it; after `close` they are gone."""
+
+    def __init__(self, socket: _Socket, codec: Codec[T]) -> None:
+        self._socket = socket
+        self._codec = codec
+
+    def send_nowait(self, value: T) -> None:
+        self._socket.send_nowait(self._codec.encode(value))
+
+    async def send(self, value: T) -> None:
+        await trio.lowlevel.checkpoint()
+        self.send_nowait(value)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    async def aclose(self) -> None:
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+
+@final
+class PublishLink(Generic[T]):
+    """XPUB to one subscriber: an Outbox of messages, and an Inbox of the subscriber's coming and going.
+
+    `receive` gives True when a subscription arrives and False when it goes (also when the subscriber's process dies).
+    What is sent while nobody is subscribed is dropped by ZMQ.
+    """
+
+    def __init__(self, socket: _Socket, codec: Codec[T]) -> None:
+        self._socket = socket
+        self._codec = codec
+
+    def send_nowait(self, value: T) -> None:
+        self._socket.send_nowait(self._codec.encode(value))
+
+    async def receive(self) -> bool:
+        return (await self._socket.receive())[:1] == b"\x01"
+
+    def receive_nowait(self) -> bool:
+        return self._socket.receive_nowait()[:1] == b"\x01"
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@final
+class Links:
+    """Makes the links of one process. Binding or connecting raises zmq.ZMQError (an OSError in kind) at once."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._context = context
+
+    def pull(self, address: str, codec: Codec[T]) -> ReceiveLink[T]:
+        """Binds: many senders, one receiver."""
+        return ReceiveLink(self._socket(zmq.PULL, address, bind=True), codec)
+
+    def push(self, address: str, codec: Codec[T]) -> SendLink[T]:
+        """Connects to exactly one receiver: PUSH would deal its messages out over several."""
+        return SendLink(self._socket(zmq.PUSH, address, bind=False), codec)
+
+    def publish(self, address: str, codec: Codec[T]) -> PublishLink[T]:
+        """Binds, for one subscriber."""
+        return PublishLink(self._socket(zmq.XPUB, address, bind=True), codec)
+
+    def subscribe(self, address: str, codec: Codec[T]) -> ReceiveLink[T]:
+        """Connects and subscribes to everything. A task must be receiving, else ZMQ does not even reconnect."""
+        return ReceiveLink(self._socket(zmq.SUB, address, bind=False), codec)
+
+    def _socket(self, kind: int, address: str, *, bind: bool) -> _Socket:
+        raw = self._context.socket(kind)
+        try:
+            raw.setsockopt(zmq.LINGER, 0)
+            raw.setsockopt(zmq.SNDHWM, 0)
+            raw.setsockopt(zmq.RCVHWM, 0)
+            raw.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+            raw.setsockopt(zmq.RECONNECT_IVL, 20)
+            if kind == zmq.XPUB:
+                raw.setsockopt(zmq.XPUB_VERBOSE, 1)
+            if kind == zmq.SUB:
+                raw.setsockopt(zmq.SUBSCRIBE, b"")
+            if bind:
+                raw.bind(address)
+            else:
+                raw.connect(address)
+        except zmq.ZMQError:
+            raw.close(linger=0)
+            raise
+        return _Socket(raw, address)
+
+
+@contextmanager
+def open_links() -> Iterator[Links]:
+    """The process's ZMQ context; on leaving, every link that is still open is closed without lingering."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        yield Links(context)
+    finally:
+        context.destroy(linger=0)
