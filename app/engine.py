@@ -1,0 +1,84 @@
+"""What the HTTP side needs of the engines behind it, as Protocols.
+
+The routes, the streams and the metrics are written against these; app/engine_client.py implements them over the actors,
+and the tests' fake engine implements them in a few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from attrs import frozen
+
+from protocol.messages import EngineStats, RequestOutput
+from protocol.sampling import SamplingParams
+from protocol.spec import EngineFacts
+
+
+@frozen
+class Prompt:
+    """One sequence to generate: everything in it has been checked against the engine's facts."""
+
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    priority: int = 0
+
+
+@frozen
+class Readiness:
+    """Whether requests are taken now; if not, `reason` says which actor is late or what is loading."""
+
+    ready: bool
+    reason: str = ""
+
+
+class Generation(Protocol):
+    """The outputs of one call of `generate`, one sequence per prompt."""
+
+    @property
+    def finished(self) -> bool:
+        """True once every prompt's output with a finish reason has been received."""
+        ...
+
+    async def receive(self) -> list[tuple[int, RequestOutput]]:
+        """Everything new as (prompt index, delta), at most one per prompt, in order; waits until there is something.
+
+        Raises EngineDeadError when the answers are lost. Not to be called once `finished` is true.
+        """
+        ...
+
+
+class EngineClient(Protocol):
+    """The way to the engines. One per API server."""
+
+    @property
+    def facts(self) -> EngineFacts | None:
+        """None until the first engine was ready."""
+        ...
+
+    @property
+    def readiness(self) -> Readiness: ...
+
+    @property
+    def alive(self) -> bool:
+        """False once the service is beyond recovery."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats:
+        """The latest reading of the engine's scheduler."""
+        ...
+
+    @property
+    def num_requests(self) -> int:
+        """Live engine requests of this API server."""
+        ...
+
+    def generate(self, prompts: Sequence[Prompt]) -> AbstractAsyncContextManager[Generation]:
+        """Entering registers and sends all prompts, or raises UnavailableError and has started none of them.
+
+        Leaving it, in whatever way, aborts what is unfinished, synchronously.
+        """
+        ...
