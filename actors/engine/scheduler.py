@@ -1,0 +1,354 @@
+"""Who computes what in the next step, and what came of the last one. The engine's main drives it; it is pure.
+
+There are no prefill and decode phases: each sequence has a number of computed tokens that chases its number of tokens,
+and a step gives each a share of one token budget. What a sequence cannot have now it gets in a later step, so a
+request ends in one of three ways only: it is refused in `add`, it is aborted, or `commit` finishes it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import final
+
+from actors.engine.blocks import BlockPool
+from actors.engine.draft import StepDraft
+from actors.engine.finish import Finish, finish_after_prompt, finish_after_token
+from actors.engine.finished import FinishedSequences
+from actors.engine.sequence import Constraint, Sequence, SequenceStatus
+from actors.engine.waiting import POLICIES, Rank, WaitingQueue, rank_of
+from protocol.ids import ClientIndex, RequestId, Slot
+from protocol.messages import EngineCoreOutput, EngineCoreRequest, EngineStats, FinishReason
+from protocol.step import Row, Sampled, StepPlan, StepResult
+
+Addressed = tuple[ClientIndex, EngineCoreOutput]
+"""An output and the client that it is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Sizes in tokens and blocks. Raises ValueError for sizes below 1 and for an unknown policy."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    policy: str = "fcfs"
+    """"fcfs" or "priority"."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, int) and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
+
+    @property
+    def max_num_running(self) -> int:
+        """No more sequences run than a step has tokens, so that each that decodes gets its token in every step."""
+        return min(self.max_num_seqs, self.max_num_batched_tokens)
+
+
+@final
+class Scheduler:
+    """Owns every sequence of the engine, the block pool and the slots.
+
+    `schedule` and `commit` alternate; `add`, `abort` and `resync` may come between them at any time. What is freed
+    while a step is in flight is reused by the next plan at the earliest, which the runner applies after that step.
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self._pool = BlockPool(config.num_blocks, config.block_size)
+        self._live: dict[RequestId, Sequence] = {}
+        self._waiting = WaitingQueue(config.policy)
+        self._running: list[Sequence] = []
+        self._finished = FinishedSequences()
+        self._free_slots = list(range(config.max_num_seqs))  # a heap: low slots first keeps the runner's batch dense
+        self._freed_slots: list[Slot] = []
+        self._in_flight: StepDraft | None = None
+        self._num_added = 0
+        self._num_steps = 0
+        self._num_preemptions = 0
+        self._num_prompt_tokens = 0
+        self._num_generated_tokens = 0
+
+    # -------------------------------------------------------------------------------- what clients ask for
+
+    def add(self, request: EngineCoreRequest, grammar: Constraint | None = None) -> list[Addressed]:
+        """Take in a request, with its compiled grammar if it has one.
+
+        Returns nothing, or the one output of a request that is refused (finish reason "error") or whose continuation
+        is complete already. A client that uses the id of its own live request again loses that one with it.
+        """
+        known = self._live.get(request.request_id)
+        if known is not None and known.client_index == request.client_index:
+            return [self._fail(known, f"request id {request.request_id} was used twice at the same time")]
+        refusal = "this request id is taken" if known is not None else self._refusal(request, grammar)
+        if refusal is not None:
+            return [(request.client_index, _error_output(request.request_id, refusal))]
+        self._num_added += 1
+        sequence = Sequence(request, self._num_added, grammar)
+        self._finished.forget(sequence.request_id)
+        self._live[sequence.request_id] = sequence
+        self._waiting.push(sequence)
+        finish = self._finish_of_continuation(sequence)
+        return [] if finish is None else [self._finish(sequence, finish, sequence.num_continuation_tokens)]
+
+    def abort(self, client_index: ClientIndex, request_ids: Iterable[RequestId]) -> None:
+        """Drop these requests of that client without an output. Unknown and finished ids are ignored."""
+        for request_id in request_ids:
+            sequence = self._live.get(request_id)
+            if sequence is not None and sequence.client_index == client_index:
+                self._release(sequence)
+
+    def abort_client(self, client_index: ClientIndex) -> None:
+        """The client is gone: drop all that is its."""
+        self.abort(client_index, [s.request_id for s in self._live.values() if s.client_index == client_index])
+        self._finished.forget_client(client_index)
+
+    def resync(self, client_index: ClientIndex, offsets: Mapping[RequestId, int]) -> list[EngineCoreOutput]:
+        """Say again, per request, every output token from this offset on, and the end if it has come.
+
+        An id that is not (or no longer) known is answered with finish reason "error"; so is an offset that this
+        engine cannot serve, which ends the request. A request that has nothing new gives no output.
+        """
+        answers = [self._say_again(client_index, request_id, offset) for request_id, offset in offsets.items()]
+        return [answer for answer in answers if answer is not None]
+
+    # -------------------------------------------------------------------------------- the step
+
+    def schedule(self) -> StepPlan | None:
+        """The next step, or None if there is nothing to do. Never an empty plan."""
+        assert self._in_flight is None, f"{self._in_flight!r} is not committed yet"
+        if not self._live:
+            return None
+        self._num_steps += 1
+        draft = StepDraft(self._num_steps, self.config.max_num_batched_tokens)
+        self._extend_running(draft)
+        if not draft.is_short_of_blocks:
+            self._admit_waiting(draft)
+        assert draft.counts, f"no progress with {self!r}"
+        plan = draft.as_plan(self._freed_slots)
+        self._freed_slots = []
+        self._in_flight = draft
+        return plan
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[Addressed]:
+        """Take in the result of the plan that `schedule` returned last; returns what clients get of it."""
+        draft = self._in_flight
+        assert draft is not None, "there is no step to commit"
+        assert plan.step == result.step == draft.number, f"step {draft.number} is due, not {plan.step}/{result.step}"
+        self._in_flight = None
+        sequences = dict(zip((row.slot for row in plan.rows), draft.counts, strict=True))
+        for chunk in result.prompt_logprobs:
+            if sequences[chunk.slot].is_live:
+                sequences[chunk.slot].gather_prompt_logprobs(chunk)
+        sampled = {one.slot: one for one in result.sampled}
+        assert [*sampled] == [row.slot for row in plan.rows if row.sample], "the result is not that of this plan"
+        outputs = [self._commit_row(sequences[row.slot], row, sampled.get(row.slot)) for row in plan.rows]
+        return [output for output in outputs if output is not None]
+
+    # -------------------------------------------------------------------------------- what one can see
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._live)
+
+    @property
+    def request_ids(self) -> list[RequestId]:
+        """Of all requests that have not ended, in the order of their arrival here."""
+        return list(self._live)
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            num_requests_running=len(self._running),
+            num_requests_waiting=len(self._waiting),
+            kv_blocks_used=self._pool.num_used,
+            kv_blocks_total=self._pool.num_blocks,
+            num_preemptions=self._num_preemptions,
+            num_steps=self._num_steps,
+            prompt_tokens=self._num_prompt_tokens,
+            generation_tokens=self._num_generated_tokens,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {len(self._running)} running, {len(self._waiting)} waiting, {self._pool!r}>"
+
+    # -------------------------------------------------------------------------------- shares of a step
+
+    def _extend_running(self, draft: StepDraft) -> None:
+        """One token for whoever decodes, then what is left to the prompts under way, the best rank first."""
+        by_rank = sorted(self._running, key=self._rank)
+        decoding = [s for s in by_rank if s.num_uncomputed_tokens == 1]
+        prompts = [s for s in by_rank if s.num_uncomputed_tokens > 1]
+        for sequence in (*decoding, *prompts):
+            if sequence.status is SequenceStatus.RUNNING:
+                self._extend(sequence, draft)
+
+    def _extend(self, sequence: Sequence, draft: StepDraft) -> None:
+        """Give a running sequence its share, preempting worse ones if it could not get a single token otherwise.
+
+        The worst of all sits this step out with what it holds; the best always goes on, so there is progress.
+        """
+        wanted = min(sequence.num_uncomputed_tokens, draft.tokens_left)
+        if wanted == 0:
+            return
+        while (fitting := min(wanted, self._num_tokens_fitting(sequence))) == 0:
+            draft.is_short_of_blocks = True
+            victim = max(self._running, key=self._rank)
+            if victim is sequence:
+                return
+            self._preempt(victim, draft)
+        draft.is_short_of_blocks |= fitting < wanted
+        self._grow(sequence, fitting)
+        draft.take(sequence, fitting)
+
+    def _admit_waiting(self, draft: StepDraft) -> None:
+        """Let sequences start, in rank order, while there is budget and the first has room for all it has.
+
+        Later ones do not overtake one that lacks blocks: it would never find enough of them free.
+        """
+        while draft.tokens_left > 0 and len(self._running) < self.config.max_num_running:
+            sequence = self._waiting.first()
+            if sequence is None or not self._has_room_for(sequence):
+                return
+            self._waiting.remove(sequence)
+            sequence.slot = Slot(heapq.heappop(self._free_slots))
+            sequence.status = SequenceStatus.RUNNING
+            self._running.append(sequence)
+            count = min(sequence.num_uncomputed_tokens, draft.tokens_left)
+            self._grow(sequence, count)
+            draft.admitted.append(sequence)
+            draft.take(sequence, count)
+
+    def _rank(self, sequence: Sequence) -> Rank:
+        return rank_of(sequence, self.config.policy)
+
+    def _num_tokens_fitting(self, sequence: Sequence) -> int:
+        """How many more tokens have room in the sequence's own blocks and the free ones."""
+        num_blocks = len(sequence.block_table) + self._pool.num_free
+        return num_blocks * self._pool.block_size - sequence.num_computed_tokens
+
+    def _has_room_for(self, sequence: Sequence) -> bool:
+        """Whether all its tokens fit beside what the running ones need for theirs and one more each."""
+        pool = self._pool
+        promised = sum(pool.blocks_for(s.num_tokens + 1) - len(s.block_table) for s in self._running)
+        return pool.blocks_for(sequence.num_tokens) + promised <= pool.num_free
+
+    def _grow(self, sequence: Sequence, count: int) -> None:
+        num_blocks = self._pool.blocks_for(sequence.num_computed_tokens + count)
+        sequence.block_table += self._pool.allocate(max(0, num_blocks - len(sequence.block_table)))
+
+    def _preempt(self, sequence: Sequence, draft: StepDraft) -> None:
+        draft.give_up(sequence)
+        self._vacate(sequence)
+        sequence.forget_computed()
+        sequence.status = SequenceStatus.PREEMPTED
+        self._waiting.push(sequence)
+        self._num_preemptions += 1
+
+    # -------------------------------------------------------------------------------- results of a step
+
+    def _commit_row(self, sequence: Sequence, row: Row, sampled: Sampled | None) -> Addressed | None:
+        if not sequence.is_live:
+            return None  # aborted while the step ran
+        sequence.num_computed_tokens += len(row.token_ids)
+        self._count_prompt(sequence)
+        if sampled is None:
+            finish = finish_after_prompt(sequence)
+            return None if finish is None else self._finish(sequence, finish, sequence.num_output_tokens)
+        if sampled.error is not None:
+            return self._fail(sequence, sampled.error)
+        offset = sequence.num_output_tokens
+        sequence.append(sampled.token_id, sampled.logprobs)
+        self._num_generated_tokens += 1
+        finish = finish_after_token(sequence, self.config.max_model_len) or self._finish_if_too_long(sequence)
+        if finish is not None:
+            return self._finish(sequence, finish, offset)
+        return sequence.client_index, sequence.output_from(offset)
+
+    def _count_prompt(self, sequence: Sequence) -> None:
+        """Once per request, however often it is computed."""
+        if not sequence.is_prompt_counted and sequence.num_computed_tokens >= sequence.num_prompt_tokens:
+            sequence.is_prompt_counted = True
+            self._num_prompt_tokens += sequence.num_prompt_tokens
+
+    # -------------------------------------------------------------------------------- how a request ends
+
+    def _refusal(self, request: EngineCoreRequest, grammar: Constraint | None) -> str | None:
+        num_prompt_tokens = len(request.prompt_token_ids)
+        if num_prompt_tokens == 0:
+            return "the prompt has no tokens"
+        if num_prompt_tokens >= self.config.max_model_len:
+            return f"the prompt has {num_prompt_tokens} tokens, but at most {self.config.max_model_len - 1} fit"
+        assert (grammar is None) == (request.sampling_params.grammar is None), "the grammar was not compiled"
+        return None if grammar is None else grammar.error
+
+    def _finish_of_continuation(self, sequence: Sequence) -> Finish | None:
+        """Judge a sequence that has computed nothing yet by the tokens that it came with."""
+        grammar = sequence.grammar
+        if sequence.num_continuation_tokens == 0:
+            return self._finish_if_too_long(sequence)
+        for token_id in sequence.request.continuation_token_ids[:-1]:
+            if grammar is not None and not grammar.accept(token_id):
+                return Finish(FinishReason.ERROR, error=grammar.error)
+        return finish_after_token(sequence, self.config.max_model_len) or self._finish_if_too_long(sequence)
+
+    def _finish_if_too_long(self, sequence: Sequence) -> Finish | None:
+        """A sequence that the whole pool cannot hold ends here, so that scheduling never has to end one."""
+        num_blocks = self._pool.blocks_for(sequence.num_tokens)
+        if num_blocks <= self._pool.num_blocks:
+            return None
+        message = f"{sequence.num_tokens} tokens need {num_blocks} KV blocks, but there are {self._pool.num_blocks}"
+        return Finish(FinishReason.ERROR, error=message)
+
+    def _fail(self, sequence: Sequence, error: str) -> Addressed:
+        return self._finish(sequence, Finish(FinishReason.ERROR, error=error), sequence.num_output_tokens)
+
+    def _finish(self, sequence: Sequence, finish: Finish, offset: int) -> Addressed:
+        """End a sequence; returns its last output, with the tokens from `offset` on."""
+        sequence.finish_reason, sequence.stop_reason, sequence.error = finish
+        self._release(sequence)
+        self._finished.remember(sequence)
+        return sequence.client_index, sequence.output_from(offset)
+
+    def _release(self, sequence: Sequence) -> None:
+        """Take back all that a live sequence holds."""
+        if sequence.status is SequenceStatus.RUNNING:
+            self._vacate(sequence)
+        else:
+            self._waiting.remove(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        sequence.grammar = None
+        del self._live[sequence.request_id]
+
+    def _vacate(self, sequence: Sequence) -> None:
+        """Take slot and blocks from a running sequence."""
+        assert sequence.slot is not None
+        self._running.remove(sequence)
+        self._pool.free(sequence.block_table)
+        sequence.block_table = []
+        heapq.heappush(self._free_slots, sequence.slot)
+        self._freed_slots.append(sequence.slot)
+        sequence.slot = None
+
+    def _say_again(self, client_index: ClientIndex, request_id: RequestId, offset: int) -> EngineCoreOutput | None:
+        sequence = self._live.get(request_id) or self._finished.get(request_id)
+        if sequence is None or sequence.client_index != client_index:
+            return _error_output(request_id, "unknown request", max(0, offset))
+        first = 0 if sequence.logprobs is None else sequence.num_continuation_tokens
+        if not first <= offset <= sequence.num_output_tokens:
+            error = f"output from token {offset} on is not known here, only {first} to {sequence.num_output_tokens}"
+            if sequence.is_live:
+                self._fail(sequence, error)
+            return _error_output(request_id, error, max(0, offset))
+        if sequence.is_live and offset == sequence.num_output_tokens:
+            return None
+        return sequence.output_from(offset)
+
+
+def _error_output(request_id: RequestId, error: str, offset: int = 0) -> EngineCoreOutput:
+    return EngineCoreOutput(request_id, offset, [], finish_reason=FinishReason.ERROR, error=error)

@@ -1,0 +1,177 @@
+"""The scheduler's shape of one request: its tokens, how many of them have KV, and what it holds while it runs."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol, final
+
+from protocol.ids import ClientIndex, RequestId, Slot
+from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, TokenLogprobs
+from protocol.sampling import SamplingParams
+from protocol.step import NewSequence, PromptLogprobs
+
+
+class SequenceStatus(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    """Was running, lost its blocks, waits to be computed again from its prompt and output."""
+    FINISHED = "finished"
+    """Also when aborted, then without a finish reason."""
+
+
+class Constraint(Protocol):
+    """What limits the next token of one sequence; actors/engine/grammar.py has the real one."""
+
+    @property
+    def error(self) -> str | None:
+        """Why this grammar cannot go on, for the client; None while it can."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing may follow."""
+
+    def accept(self, token_id: int) -> bool:
+        """Move on by one token; False, with `error` set, if it is not allowed here."""
+
+    def bitmask(self) -> bytes:
+        """The allowed next tokens, as protocol.step.Row.grammar_bitmask describes."""
+
+
+@final
+class Sequence:
+    """One request on its way. Only the scheduler changes it.
+
+    `token_ids` is prompt and output together; output begins with the request's continuation. `num_computed_tokens` of
+    them have KV in the blocks of `block_table`; the scheduler's work is to let it catch up with `num_tokens`.
+    """
+
+    __slots__ = (
+        "arrival",
+        "block_table",
+        "error",
+        "finish_reason",
+        "grammar",
+        "is_prompt_counted",
+        "logprobs",
+        "num_computed_tokens",
+        "num_prompt_tokens",
+        "prompt_logprobs",
+        "request",
+        "slot",
+        "status",
+        "stop_reason",
+        "token_ids",
+    )
+
+    def __init__(self, request: EngineCoreRequest, arrival: int, grammar: Constraint | None = None) -> None:
+        """`arrival` counts the requests that the scheduler has taken in; it breaks ties of arrival_time."""
+        self.request = request
+        self.arrival = arrival
+        self.grammar = grammar
+        self.status = SequenceStatus.WAITING
+        self.token_ids = [*request.prompt_token_ids, *request.continuation_token_ids]
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.num_computed_tokens = 0
+        self.slot: Slot | None = None
+        self.block_table: list[int] = []
+        self.logprobs: list[TokenLogprobs] | None = None if self.params.logprobs is None else []
+        # An earlier incarnation delivered them with the first token of the continuation.
+        wants_prompt = self.params.prompt_logprobs is not None and not request.continuation_token_ids
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = [None] if wants_prompt else None
+        self.is_prompt_counted = False
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | None = None
+        self.error: str | None = None
+
+    @property
+    def request_id(self) -> RequestId:
+        return self.request.request_id
+
+    @property
+    def client_index(self) -> ClientIndex:
+        return self.request.client_index
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.sampling_params
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_continuation_tokens(self) -> int:
+        return len(self.request.continuation_token_ids)
+
+    @property
+    def is_live(self) -> bool:
+        return self.status is not SequenceStatus.FINISHED
+
+    def as_new(self) -> NewSequence:
+        """What the runner has to know when the sequence takes its slot."""
+        assert self.slot is not None
+        return NewSequence(
+            slot=self.slot,
+            request_id=self.request_id,
+            prompt_token_ids=self.request.prompt_token_ids,
+            output_token_ids=self.token_ids[self.num_prompt_tokens :],
+            sampling_params=self.params,
+        )
+
+    def append(self, token_id: int, logprobs: TokenLogprobs | None) -> None:
+        """Take in a sampled token; with its log-probabilities if the request asked for them."""
+        self.token_ids.append(token_id)
+        if self.logprobs is not None:
+            assert logprobs is not None, f"the runner gave no logprobs for {self!r}"
+            self.logprobs.append(logprobs)
+
+    def gather_prompt_logprobs(self, chunk: PromptLogprobs) -> None:
+        """Take in the log-probabilities of one chunk of the prompt, unless they are known already."""
+        if self.prompt_logprobs is None or len(self.prompt_logprobs) == self.num_prompt_tokens:
+            return  # computed again after a preemption
+        assert len(self.prompt_logprobs) == chunk.start + 1, f"prompt logprobs of {self!r} skip to {chunk.start}"
+        self.prompt_logprobs.extend(chunk.rows)
+
+    def forget_computed(self) -> None:
+        """The KV is gone: everything is to be computed again."""
+        self.num_computed_tokens = 0
+        if self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens:
+            self.prompt_logprobs = [None]
+
+    def output_from(self, offset: int) -> EngineCoreOutput:
+        """Every output token from `offset` on, and the end if it has come.
+
+        Prompt log-probabilities are part of the first output. `offset` is at least the length of the continuation
+        if log-probabilities were asked for: those of the continuation are not known here.
+        """
+        first = self.num_continuation_tokens
+        logprobs = None if self.logprobs is None else self.logprobs[offset - first :]
+        return EngineCoreOutput(
+            request_id=self.request_id,
+            offset=offset,
+            new_token_ids=self.token_ids[self.num_prompt_tokens + offset :],
+            logprobs=logprobs,
+            prompt_logprobs=self.prompt_logprobs if offset == first and self._has_prompt_logprobs() else None,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+            error=self.error,
+        )
+
+    def _has_prompt_logprobs(self) -> bool:
+        return self.prompt_logprobs is not None and len(self.prompt_logprobs) == self.num_prompt_tokens
+
+    def __repr__(self) -> str:
+        end = f" {self.finish_reason.value}" if self.finish_reason is not None else ""
+        return (
+            f"<Sequence {self.request_id} {self.status.value}{end}: {self.num_prompt_tokens}+{self.num_output_tokens} "
+            f"tokens, {self.num_computed_tokens} computed, slot {self.slot}, blocks {self.block_table}>"
+        )
