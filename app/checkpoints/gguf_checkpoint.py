@@ -1,0 +1,124 @@
+"""Makes a checkpoint directory of a .gguf file, once, in the user's cache. Used by resolve.
+
+The directory has config.json, generation_config.json, tokenizer.json, tokenizer_config.json and gguf.json; the weights
+stay in the .gguf file, and gguf.json says where each tensor lies in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+
+from protocol.errors import CheckpointError
+
+Report = Callable[[str, int, int], None]
+"""What is being done, how many bytes are done, of how many."""
+
+VERSION = 1
+"""Of gguf.json's layout, which gpu/gguf_weights reads."""
+CONVERSION = 1
+"""Raised whenever the conversion gives something else for the same file, so that old results are not used."""
+INDEX = "gguf.json"
+
+
+def open_gguf(path: Path, cache_dir: Path, report: Report) -> Path:
+    """The checkpoint directory of a .gguf file, made if the cache has none for this path, size and time of change.
+
+    Raises CheckpointError for a file that cannot be read or served, and for a cache that cannot be written.
+    """
+    path = path.resolve()
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+    key = f"{CONVERSION}\0{path}\0{status.st_size}\0{status.st_mtime_ns}"
+    directory = (
+        cache_dir / "gguf" / f"{path.stem[:80]}-{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()[:16]}"
+    )
+    if not _is_current(directory, path, status.st_size):
+        report(f"reading {path.name}", 0, status.st_size)
+        _publish(_convert(path), directory)
+        report(f"reading {path.name}", status.st_size, status.st_size)
+    return directory
+
+
+def _is_current(directory: Path, path: Path, size: int) -> bool:
+    """Whether the cached directory is whole and made of this file. A damaged one is simply made again."""
+    try:
+        index = msgspec.json.decode((directory / INDEX).read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        return False
+    return (
+        index.get("version") == VERSION
+        and index.get("file") == str(path)
+        and index.get("size") == size
+        and all((directory / name).is_file() for name in ("config.json", "tokenizer.json", "tokenizer_config.json"))
+    )
+
+
+def _convert(path: Path) -> dict[str, bytes]:
+    """The files of the checkpoint directory, by name."""
+    # Imported here: the gguf package and numpy are not needed when the cache has the result.
+    from app.checkpoints.gguf_config import ROPE_FREQS, generation_config, model_config
+    from app.checkpoints.gguf_metadata import read_gguf
+    from app.checkpoints.gguf_tokenizer import build_tokenizer, tokenizer_config
+
+    gguf = read_gguf(path)
+    config = model_config(gguf)
+    tokenizer = build_tokenizer(gguf)
+    if tokenizer.get_vocab_size() > config["vocab_size"]:
+        raise CheckpointError(
+            f"{path}: tokenizer.ggml.tokens has {tokenizer.get_vocab_size()} tokens, but token_embd.weight only "
+            f"{config['vocab_size']} rows"
+        )
+    # Llama 3's frequency divisors are in config.json's rope_scaling already.
+    tensors = [attrs.asdict(tensor) for tensor in gguf.tensors.values() if tensor.name != ROPE_FREQS]
+    index = {
+        "version": VERSION,
+        "file": str(path),
+        "size": gguf.size,
+        "architecture": config["model_type"],
+        "tensors": tensors,
+    }
+    return {
+        "config.json": _pretty(config),
+        "generation_config.json": _pretty(generation_config(gguf)),
+        "tokenizer.json": tokenizer.to_str().encode(),
+        "tokenizer_config.json": _pretty(tokenizer_config(gguf)),
+        INDEX: msgspec.json.encode(index),
+    }
+
+
+def _pretty(value: dict[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2)
+
+
+def _publish(files: dict[str, bytes], directory: Path) -> None:
+    """Write the files beside, then rename the whole: another process sees all of them or none."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=directory.parent) as scratch:
+            made = Path(scratch) / "made"
+            made.mkdir()
+            for name, content in files.items():
+                with (made / name).open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            if directory.exists():
+                directory.rename(Path(scratch) / "old")
+            try:
+                made.rename(directory)
+            except OSError:
+                # Two processes at once make the same: whoever comes second keeps the first one's.
+                if not (directory / INDEX).is_file():
+                    raise
+    except OSError as error:
+        raise CheckpointError(f"{directory}: cannot be written: {error.strerror or error}") from error
