@@ -1,0 +1,114 @@
+"""One request on its way through the output processor: how many tokens it has, and its text so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actors.output.detokenizer import open_detokenizer
+from actors.output.logprobs import output_logprobs, prompt_logprobs
+from actors.output.stopping import StopMatcher
+from actors.output.vocabulary import Vocabulary
+from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, RequestOutput
+
+
+class RequestState:
+    """Takes a request's tokens in order and gives the deltas.
+
+    The continuation tokens of the request are the beginning of its output; they and their text have been delivered
+    before. If they complete a stop string already, `stopped_by` says so from the start.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, request: EngineCoreRequest) -> None:
+        params = request.sampling_params
+        self._vocabulary = vocabulary
+        self.request_id = request.request_id
+        self.num_tokens = 0
+        """Output tokens taken in so far, the continuation's among them."""
+        self.asked_again_at: int | None = None
+        """The number of tokens at which a gap was reported last, so that it is reported once."""
+        self.stopped_by: str | None = None
+        self._min_tokens = params.min_tokens
+        self._include_stop = params.include_stop_str_in_output
+        self._prompt_logprobs_due = params.prompt_logprobs is not None and not request.continuation_token_ids
+        self._num_cached_tokens = 0
+        self._detokenizer = open_detokenizer(
+            vocabulary,
+            request.prompt_token_ids,
+            skip_special_tokens=params.skip_special_tokens,
+            spaces_between_special_tokens=params.spaces_between_special_tokens,
+        )
+        self._matcher = StopMatcher(params.stop, include_stop_str_in_output=self._include_stop) if params.stop else None
+        taken, _ = self._take(request.continuation_token_ids)
+        self.num_tokens = taken
+
+    def advance(self, output: EngineCoreOutput) -> RequestOutput | None:
+        """What this output adds; None if nothing. What is known is skipped; its tokens must not leave a gap.
+
+        Raises ValueError if the engine's output contradicts itself or names impossible tokens.
+        """
+        assert output.offset <= self.num_tokens or not output.new_token_ids
+        known = self.num_tokens - output.offset
+        token_ids = output.new_token_ids[known:]
+        logprobs = output.logprobs
+        if logprobs is not None and len(logprobs) != len(output.new_token_ids):
+            raise ValueError(f"{len(output.new_token_ids)} tokens came with {len(logprobs)} log-probabilities")
+        self._num_cached_tokens = max(self._num_cached_tokens, output.num_cached_tokens)
+        of_prompt = None
+        if self._prompt_logprobs_due and output.prompt_logprobs is not None:
+            of_prompt = prompt_logprobs(self._vocabulary, output.prompt_logprobs)
+            self._prompt_logprobs_due = False
+        if not token_ids and output.finish_reason is None and of_prompt is None:
+            return None
+
+        taken, text = self._take(self._with_text(token_ids, output.finish_reason))
+        if self.stopped_by is None:
+            taken = len(token_ids)
+            if output.finish_reason is not None:
+                text += self._rest(taken)
+        token_ids = token_ids[:taken]
+        finish_reason, stop_reason = output.finish_reason, output.stop_reason
+        offset = self.num_tokens
+        self.num_tokens += taken
+        return RequestOutput(
+            request_id=self.request_id,
+            offset=offset,
+            token_ids=token_ids,
+            text=text,
+            logprobs=None if logprobs is None else output_logprobs(self._vocabulary, logprobs[known : known + taken]),
+            prompt_logprobs=of_prompt,
+            finish_reason=finish_reason if self.stopped_by is None else FinishReason.STOP,
+            stop_reason=stop_reason if self.stopped_by is None else self.stopped_by,
+            error=output.error if self.stopped_by is None else None,
+            num_cached_tokens=self._num_cached_tokens,
+        )
+
+    def _with_text(self, token_ids: Sequence[int], finish_reason: FinishReason | None) -> Sequence[int]:
+        """All but the token that ended the request, unless that is to be seen."""
+        if finish_reason is FinishReason.STOP and not self._include_stop:
+            return token_ids[:-1]
+        return token_ids
+
+    def _take(self, token_ids: Sequence[int]) -> tuple[int, str]:
+        """Turn tokens into text, up to the one that completes a stop string: how many were taken, and the text.
+
+        A stop string counts if text of a later token than the first min_tokens completes it; where it begins does not
+        matter. The text of a token is what can be emitted once this token is known.
+        """
+        if self._matcher is None:
+            return len(token_ids), self._detokenizer.feed(token_ids)
+        texts = []
+        for index, token_id in enumerate(token_ids, start=1):
+            new = self._detokenizer.feed((token_id,))
+            text, self.stopped_by = self._matcher.feed(new, armed=self.num_tokens + index > self._min_tokens)
+            texts.append(text)
+            if self.stopped_by is not None:
+                return index, "".join(texts)
+        return len(token_ids), "".join(texts)
+
+    def _rest(self, taken: int) -> str:
+        """The end has come: what the detokenizer and the matcher have withheld."""
+        rest = self._detokenizer.flush()
+        if self._matcher is None:
+            return rest
+        text, self.stopped_by = self._matcher.feed(rest, armed=self.num_tokens + taken > self._min_tokens)
+        return text if self.stopped_by is not None else text + self._matcher.flush()
