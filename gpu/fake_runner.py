@@ -1,0 +1,138 @@
+"""A Runner without torch and without weights: deterministic, cheap, and strict about the plans that it is given.
+
+`--load-format dummy` serves with it, and the scheduler's tests use it as their judge. Its KV entries are hashes that
+it really keeps in the plan's blocks: a scheduler that mixes blocks up gets other tokens than it should, or a PlanError.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, final
+
+from gpu.fake_model import FakeModel, read_fake_model, read_json
+from gpu.fake_sampler import logprobs_of, sample
+from gpu.fake_slots import FakeSlot, FakeSlots, PlanError
+from protocol.messages import TokenLogprobs
+from protocol.spec import EngineFacts, EngineSpec
+from protocol.step import PromptLogprobs, Row, Sampled, StepPlan, StepResult
+
+DEFAULT_MAX_MODEL_LEN = 2048
+"""Tokens, where neither the spec nor config.json says."""
+MAX_BLOCKS = 65536
+"""Blocks are cheap here, but the scheduler lists the free ones."""
+
+
+@final
+class FakeRunner:
+    """Fulfils gpu.runner.Runner. Takes as long per step as the spec says; `close` from another thread cuts that short.
+
+    Raises CheckpointError for a directory without a config.json that names vocab_size.
+    """
+
+    def __init__(self, spec: EngineSpec) -> None:
+        checkpoint = Path(spec.checkpoint)
+        config = read_json(checkpoint / "config.json")
+        self.facts = _facts(spec, config)
+        self._spec = spec
+        self._model: FakeModel = read_fake_model(checkpoint, config)
+        facts = self.facts
+        self._slots = FakeSlots(spec.max_num_seqs, facts.num_blocks, facts.block_size, facts.vocab_size)
+        self._states: dict[int, list[int]] = {}
+        """By block: the state at each of its positions, as far as they were ever computed."""
+        self._last_step = -1
+        self._closed = threading.Event()
+
+    def step(self, plan: StepPlan) -> StepResult:
+        """Raises PlanError for a plan that must not be."""
+        self._check(plan)
+        for slot in plan.freed_slots:
+            self._slots.free(slot)
+        for new in plan.new_sequences:
+            self._slots.open(new)
+        # All tables first: two rows with one block are to be found out before either computes.
+        rows = [(row, self._slots.check_row(row)) for row in plan.rows]
+        sampled: list[Sampled] = []
+        prompt_logprobs: list[PromptLogprobs] = []
+        for row, held in rows:
+            states = self._compute(row, held)
+            if held.params.prompt_logprobs is not None:
+                prompt_logprobs += self._prompt_logprobs(row, held, states, held.params.prompt_logprobs)
+            if row.sample:
+                sampled.append(self._sample(row, held, states[-1]))
+        if self._spec.dummy_step_seconds > 0:
+            self._closed.wait(self._spec.dummy_step_seconds)
+        return StepResult(plan.step, sampled, prompt_logprobs)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._states.clear()
+
+    def _check(self, plan: StepPlan) -> None:
+        if self._closed.is_set():
+            raise PlanError("the runner is closed")
+        if plan.step <= self._last_step:
+            raise PlanError(f"step {plan.step} comes after step {self._last_step}")
+        self._last_step = plan.step
+        if len({row.slot for row in plan.rows}) < len(plan.rows):
+            raise PlanError(f"a slot has two rows: {[row.slot for row in plan.rows]}")
+        num_tokens = sum(len(row.token_ids) for row in plan.rows)
+        if num_tokens > self._spec.max_num_batched_tokens:
+            raise PlanError(f"{num_tokens} tokens in a step, but the limit is {self._spec.max_num_batched_tokens}")
+
+    def _compute(self, row: Row, held: FakeSlot) -> list[int]:
+        """Write the row's states into its blocks, each from the one that its blocks hold before it."""
+        state = self._state_at(row.start - 1, row.block_table) if row.start > 0 else None
+        states = []
+        for position, token_id in enumerate(row.token_ids, row.start):
+            state = self._model.next_state(state, token_id)
+            states.append(state)
+            index, offset = divmod(position, self.facts.block_size)
+            block = self._states.setdefault(row.block_table[index], [0] * self.facts.block_size)
+            block[offset] = state
+        held.num_computed += len(row.token_ids)
+        return states
+
+    def _state_at(self, position: int, block_table: list[int]) -> int:
+        index, offset = divmod(position, self.facts.block_size)
+        return self._states[block_table[index]][offset]
+
+    def _prompt_logprobs(self, row: Row, held: FakeSlot, states: list[int], count: int) -> list[PromptLogprobs]:
+        nexts = held.prompt[row.start + 1 : row.start + 1 + len(row.token_ids)]
+        predicting = zip(states, nexts, strict=False)
+        rows = [logprobs_of(self._model.logits(state), token_id, count) for state, token_id in predicting]
+        return [PromptLogprobs(row.slot, row.start, rows)] if rows else []
+
+    def _sample(self, row: Row, held: FakeSlot, state: int) -> Sampled:
+        logits = self._model.logits(state)
+        token_id = sample(self._model, logits, held.params, held.prompt, held.output, row.grammar_bitmask)
+        if token_id is None:
+            return Sampled(row.slot, 0, error="no token is allowed here: grammar, bias and limits exclude each other")
+        held.output.append(token_id)
+        count = held.params.logprobs
+        logprobs: TokenLogprobs | None = None if count is None else logprobs_of(logits, token_id, count)
+        return Sampled(row.slot, token_id, logprobs)
+
+    def __repr__(self) -> str:
+        return f"<FakeRunner step {self._last_step}: {self._slots!r}>"
+
+
+def _facts(spec: EngineSpec, config: dict[str, Any]) -> EngineFacts:
+    own_limit = config.get("max_position_embeddings", DEFAULT_MAX_MODEL_LEN)
+    max_model_len = spec.max_model_len or own_limit
+    blocks_per_sequence = -(-max_model_len // spec.block_size)
+    num_blocks = spec.num_gpu_blocks_override
+    if num_blocks is None:
+        num_blocks = max(blocks_per_sequence, min(MAX_BLOCKS, blocks_per_sequence * spec.max_num_seqs))
+    elif spec.max_model_len is None:
+        max_model_len = min(own_limit, num_blocks * spec.block_size)
+    return EngineFacts(
+        max_model_len=max_model_len,
+        num_blocks=num_blocks,
+        block_size=spec.block_size,
+        vocab_size=config.get("vocab_size", 0),
+        device="none",
+        dtype="none",
+        weights_bytes=0,
+        kv_cache_bytes=0,
+    )

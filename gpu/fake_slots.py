@@ -1,0 +1,102 @@
+"""What the dummy runner knows of its slots, and the rules that a plan has to keep; else the scheduler has a bug."""
+
+from __future__ import annotations
+
+from typing import final
+
+from protocol.ids import Slot
+from protocol.sampling import SamplingParams
+from protocol.step import NewSequence, Row
+
+
+class PlanError(ValueError):
+    """The plan contradicts the plans before it, or the runner's sizes."""
+
+
+@final
+class FakeSlot:
+    """A sequence in its slot."""
+
+    def __init__(self, new: NewSequence) -> None:
+        self.request_id = new.request_id
+        self.params: SamplingParams = new.sampling_params
+        self.prompt = list(new.prompt_token_ids)
+        self.output = list(new.output_token_ids)
+        self.num_computed = 0
+        self.block_table: list[int] = []
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt) + len(self.output)
+
+    def tokens_from(self, start: int, end: int) -> list[int]:
+        return [*self.prompt, *self.output][start:end]
+
+    def __repr__(self) -> str:
+        return f"<FakeSlot {self.request_id}: {self.num_computed} of {self.num_tokens} tokens, {self.block_table}>"
+
+
+@final
+class FakeSlots:
+    """Checks every part of a plan before it is done. Each method raises PlanError for what must not be."""
+
+    def __init__(self, max_num_seqs: int, num_blocks: int, block_size: int, vocab_size: int) -> None:
+        self._max_num_seqs = max_num_seqs
+        self._num_blocks = num_blocks
+        self._block_size = block_size
+        self._vocab_size = vocab_size
+        self._slots: dict[Slot, FakeSlot] = {}
+        self._owners: dict[int, Slot] = {}
+
+    def __getitem__(self, slot: Slot) -> FakeSlot:
+        return self._slots[slot]
+
+    def free(self, slot: Slot) -> None:
+        _require(slot in self._slots, f"slot {slot} is freed, but nobody has it")
+        for block in self._slots.pop(slot).block_table:
+            del self._owners[block]
+
+    def open(self, new: NewSequence) -> None:
+        slot = new.slot
+        _require(0 <= slot < self._max_num_seqs, f"slot {slot} is not one of {self._max_num_seqs}")
+        _require(
+            slot not in self._slots, f"slot {slot} is given to {new.request_id}, but {self._slots.get(slot)} has it"
+        )
+        _require(len(new.prompt_token_ids) > 0, f"{new.request_id} has no prompt")
+        for token_id in (*new.prompt_token_ids, *new.output_token_ids):
+            _require(0 <= token_id < self._vocab_size, f"token {token_id} of {new.request_id} is not in the vocabulary")
+        self._slots[slot] = FakeSlot(new)
+
+    def check_row(self, row: Row) -> FakeSlot:
+        """The row's slot, with the row's block table taken over."""
+        _require(row.slot in self._slots, f"slot {row.slot} has a row, but no sequence")
+        held = self._slots[row.slot]
+        end = row.start + len(row.token_ids)
+        _require(row.start == held.num_computed, f"row starts at {row.start}: {held}")
+        _require(len(row.token_ids) > 0, f"row computes nothing: {held}")
+        _require(row.token_ids == held.tokens_from(row.start, end), f"row has other tokens than its sequence: {held}")
+        _require(not row.sample or end == held.num_tokens, f"row samples before its end: {held}")
+        num_bytes = (self._vocab_size + 31) // 32 * 4
+        mask = row.grammar_bitmask
+        _require(mask is None or len(mask) == num_bytes, f"grammar_bitmask must have {num_bytes} bytes: {held}")
+        self._take_blocks(row, held, end)
+        return held
+
+    def _take_blocks(self, row: Row, held: FakeSlot, end: int) -> None:
+        table = row.block_table
+        _require(len(table) * self._block_size >= end, f"{len(table)} blocks are too few for {end} tokens: {held}")
+        num_held = len(held.block_table)
+        _require(table[:num_held] == held.block_table, f"the block table has become {table}: {held}")
+        for block in table[num_held:]:
+            _require(0 <= block < self._num_blocks, f"block {block} is not one of {self._num_blocks}: {held}")
+            _require(block not in self._owners, f"block {block} is also slot {self._owners.get(block)}'s: {held}")
+            self._owners[block] = row.slot
+        held.block_table = list(table)
+
+    def __repr__(self) -> str:
+        return f"<FakeSlots {len(self._slots)} live, {len(self._owners)} blocks>"
+
+
+def _require(is_kept: bool, violation: str) -> None:
+    if not is_kept:
+        raise PlanError(violation)
