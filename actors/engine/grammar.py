@@ -1,0 +1,126 @@
+"""Grammars as masks over the vocabulary, by llguidance. The engine's main compiles in a worker thread and hands the
+state to the scheduler, which asks it for each token of its sequence.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, final
+
+import msgspec
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from protocol.sampling import Grammar
+
+MAX_ERROR_CHARS = 300
+
+
+@final
+class GrammarState:
+    """Where one sequence stands in its grammar. Fulfils actors.engine.sequence.Constraint; for one thread at a time.
+
+    The mask allows end-of-sequence tokens exactly where the grammar may end. A sequence that ignores them still ends:
+    where nothing else is allowed, `is_finished` is true.
+    """
+
+    def __init__(self, matcher: LLMatcher, num_mask_bytes: int) -> None:
+        self._matcher = matcher
+        self._num_mask_bytes = num_mask_bytes
+        self._bitmask: bytes | None = None
+
+    @property
+    def error(self) -> str | None:
+        """One line for the client; once set it stays."""
+        return _first_line(self._matcher.get_error()) if self._matcher.is_error() else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing may follow, or end-of-sequence has been accepted."""
+        return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
+
+    def accept(self, token_id: int) -> bool:
+        """Move on by one token; False, with `error` set, if it is not allowed here."""
+        self._bitmask = None
+        return bool(self._matcher.consume_token(token_id))
+
+    def bitmask(self) -> bytes:
+        """The allowed next tokens, as protocol.step.Row.grammar_bitmask describes. Kept until the next `accept`.
+
+        May be slow, and may set `error` (the grammar is too ambiguous here to be followed within limits).
+        """
+        if self._bitmask is None:
+            mask: bytes = self._matcher.compute_bitmask()  # one word longer than the vocabulary needs
+            self._bitmask = mask[: self._num_mask_bytes].ljust(self._num_mask_bytes, b"\0")
+        return self._bitmask
+
+    def __repr__(self) -> str:
+        state = self.error or ("finished" if self.is_finished else "open")
+        return f"<GrammarState {state}>"
+
+
+@final
+class GrammarCompiler:
+    """Compiles for the tokeniser of one checkpoint directory. `compile` may be called from several threads."""
+
+    def __init__(self, checkpoint: str, vocab_size: int) -> None:
+        """`vocab_size` is the model's: masks have a bit for each of its tokens. Reads nothing yet."""
+        self._checkpoint = Path(checkpoint)
+        self._vocab_size = vocab_size
+        self._num_mask_bytes = (vocab_size + 31) // 32 * 4
+        self._limits = LLParserLimits(verbose_errors=False)
+        self._lock = threading.Lock()
+        self._tokenizer: LLTokenizer | None = None
+
+    def compile(self, grammar: Grammar) -> GrammarState:
+        """The state before the first token, with the mask for that made.
+
+        Takes milliseconds to seconds; the first call reads the tokeniser, which takes about a second more. Raises
+        ValueError, in one line for the client, for a grammar that cannot be followed, and for a tokeniser or an
+        end-of-sequence token that llguidance does not understand.
+        """
+        matcher = LLMatcher(self._open_tokenizer(), grammar.text, log_level=0, limits=self._limits)
+        state = GrammarState(matcher, self._num_mask_bytes)
+        if state.error is None:
+            state.bitmask()
+        if state.error is not None:
+            raise ValueError(state.error)
+        return state
+
+    def _open_tokenizer(self) -> LLTokenizer:
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = self._read_tokenizer()
+            return self._tokenizer
+
+    def _read_tokenizer(self) -> LLTokenizer:
+        parts = msgspec.json.decode((self._checkpoint / "tokenizer.json").read_bytes(), type=dict[str, msgspec.Raw])
+        parts |= {"padding": msgspec.Raw(b"null"), "truncation": msgspec.Raw(b"null")}
+        text = msgspec.json.encode(parts).decode()
+        eos = sorted(_eos_token_ids(self._checkpoint)) or None
+        tokenizer = LLTokenizer(text, eos_token=eos)
+        if tokenizer.vocab_size < self._vocab_size:  # the embedding is often padded; never the other way round here
+            tokenizer = LLTokenizer(text, n_vocab=self._vocab_size, eos_token=eos)
+        return tokenizer
+
+
+def _eos_token_ids(checkpoint: Path) -> set[int]:
+    """Every token that may end a sequence, by config.json, generation_config.json and tokenizer_config.json."""
+    found: set[int] = set()
+    for name in ("config.json", "generation_config.json"):
+        eos = _read(checkpoint / name).get("eos_token_id")
+        found.update([eos] if isinstance(eos, int) else eos or [])
+    token = _read(checkpoint / "tokenizer_config.json").get("eos_token")
+    content = token.get("content") if isinstance(token, dict) else token
+    added = _read(checkpoint / "tokenizer.json").get("added_tokens", [])
+    found.update(entry["id"] for entry in added if entry["content"] == content)
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, Any]) if path.exists() else {}
+
+
+def _first_line(error: str) -> str:
+    line = error.strip().split("\n", 1)[0]
+    return line if len(line) <= MAX_ERROR_CHARS else line[:MAX_ERROR_CHARS] + " …"
