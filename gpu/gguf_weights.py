@@ -1,0 +1,213 @@
+"""Weights from a .gguf file, found through the index gguf.json that lies in the checkpoint directory.
+
+Only the index is read, never GGUF's own metadata. Quantised tensors are dequantised while loading. The common simple
+formats are unpacked with torch, since loading time is mostly this; the K-quants with the gguf package.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import gguf
+import msgspec
+import numpy as np
+import torch
+
+from gpu.weights import wrong_shape
+from protocol.errors import CheckpointError
+
+PERMUTED = ("llama",)
+"""Architectures whose query and key rows llama.cpp reorders, from (i, i + head_dim / 2) pairs to neighbours."""
+KNOWN = ("llama", "qwen2", "qwen3")
+
+_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_LAYER = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+class GgufTensor(msgspec.Struct, frozen=True):
+    """One entry of the index."""
+
+    name: str
+    type: str
+    shape: list[int]
+    """Outermost first, as torch has it."""
+    offset: int
+    nbytes: int
+
+
+class GgufIndex(msgspec.Struct, frozen=True):
+    """gguf.json."""
+
+    version: int
+    file: str
+    size: int
+    architecture: str
+    tensors: list[GgufTensor]
+
+
+class GgufWeights:
+    """The tensors of one .gguf file, by their Hugging Face names."""
+
+    def __init__(self, path: Path, data: np.ndarray, index: GgufIndex, head_dims: HeadDims) -> None:
+        self._path = path
+        self._data = data
+        self._tensors = {tensor.name: tensor for tensor in index.tensors}
+        self._permuted = index.architecture in PERMUTED
+        self._head_dims = head_dims
+        self.num_bytes = sum(tensor.nbytes for tensor in index.tensors)
+
+    @classmethod
+    def open(cls, path: Path) -> GgufWeights:
+        """Raises CheckpointError for an index or file that is damaged, moved, changed in size or of an unknown kind."""
+        try:
+            index = msgspec.json.decode(path.read_bytes(), type=GgufIndex)
+            head_dims = msgspec.json.decode((path.parent / "config.json").read_bytes(), type=HeadDims)
+        except msgspec.DecodeError as error:
+            raise CheckpointError(f"{path} or config.json beside it is damaged: {error}") from error
+        if index.version != 1:
+            raise CheckpointError(f"{path} has version {index.version}, and only 1 is known")
+        if index.architecture not in KNOWN:
+            raise CheckpointError(f"{path}: architecture {index.architecture!r} is none of {', '.join(KNOWN)}")
+        file = Path(index.file)
+        try:
+            size = file.stat().st_size
+        except OSError as error:
+            raise CheckpointError(f"{file}, which {path} names, cannot be read: {error.strerror}") from error
+        if size != index.size:
+            raise CheckpointError(f"{file} has {size} bytes, and {path} expects {index.size}: truncated or replaced")
+        with file.open("rb") as opened:
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)  # copy-on-write: torch wants it writable
+        return cls(file, np.frombuffer(mapped, dtype=np.uint8), index, head_dims)
+
+    def __contains__(self, name: str) -> bool:
+        return gguf_name(name) in self._tensors
+
+    def read(self, name: str, into: torch.Tensor) -> int:
+        tensor = self._tensors.get(gguf_name(name))
+        if tensor is None:
+            raise CheckpointError(f"{self._path}: tensor {gguf_name(name)} of shape {list(into.shape)} is missing")
+        if tensor.shape != list(into.shape):
+            raise wrong_shape(self._path, tensor.name, tensor.shape, into.shape)
+        values = self._dequantised(tensor)
+        if self._permuted and ".self_attn." in name and (".q_proj." in name or ".k_proj." in name):
+            values = unpermuted(values, self._head_dims.value)
+        into.copy_(values)
+        return tensor.nbytes
+
+    def _dequantised(self, tensor: GgufTensor) -> torch.Tensor:
+        """float32 (or the file's own float type) in the tensor's shape."""
+        quantisation = QUANTISATIONS.get(tensor.type)
+        if quantisation is None:
+            known = ", ".join(QUANTISATIONS)
+            raise CheckpointError(f"{self._path}: tensor {tensor.name} has type {tensor.type}, none of {known}")
+        count = int(np.prod(tensor.shape))
+        expected = count // quantisation.block * quantisation.block_bytes
+        end = tensor.offset + tensor.nbytes
+        if tensor.nbytes != expected or tensor.shape[-1] % quantisation.block or end > self._data.size:
+            raise CheckpointError(
+                f"{self._path}: tensor {tensor.name} of type {tensor.type} and shape {tensor.shape} should take "
+                f"{expected} bytes; the index says {tensor.nbytes} at {tensor.offset} of {self._data.size}"
+            )
+        raw = torch.from_numpy(self._data[tensor.offset : end])
+        return quantisation.decode(raw.view(-1, quantisation.block_bytes)).view(tensor.shape)
+
+
+class HeadDims(msgspec.Struct, frozen=True):
+    """What undoing the permutation needs of config.json."""
+
+    num_attention_heads: int
+    hidden_size: int
+    head_dim: int | None = None
+
+    @property
+    def value(self) -> int:
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+
+def gguf_name(name: str) -> str:
+    """Hugging Face's name of a tensor in GGUF's words; unknown ones stay as they are (and are not found)."""
+    stem, _, kind = name.rpartition(".")
+    if stem in _TOP:
+        return f"{_TOP[stem]}.{kind}"
+    parts = stem.split(".", 3)
+    if len(parts) == 4 and parts[:2] == ["model", "layers"] and parts[3] in _LAYER:
+        return f"blk.{parts[2]}.{_LAYER[parts[3]]}.{kind}"
+    return name
+
+
+def unpermuted(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Undo llama.cpp's order of query or key rows, [heads * head_dim, ...] to the same shape."""
+    paired = rows.unflatten(0, (-1, head_dim // 2, 2))  # [heads, head_dim / 2, 2, ...]
+    return paired.transpose(1, 2).reshape(rows.shape)
+
+
+@attrs.frozen
+class Quantisation:
+    """How a GGUF type packs its values."""
+
+    block: int
+    """Values of one block."""
+    block_bytes: int
+    decode: Callable[[torch.Tensor], torch.Tensor]
+    """[blocks, block_bytes] uint8 to [blocks, block]."""
+
+
+def _halves(blocks: torch.Tensor, first: int) -> torch.Tensor:
+    """The float16 at byte `first` of each block: [blocks, 1] float32."""
+    return blocks[:, first : first + 2].contiguous().view(torch.float16).float()
+
+
+def _nibbles(packed: torch.Tensor) -> torch.Tensor:
+    """[blocks, 16] bytes to [blocks, 32] float32: all low nibbles, then all high ones."""
+    values = torch.empty(packed.shape[0], 2, 16)
+    values[:, 0] = packed & 15
+    values[:, 1] = packed >> 4
+    return values.view(-1, 32)
+
+
+def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
+    return _nibbles(blocks[:, 2:]).sub_(8.0).mul_(_halves(blocks, 0))
+
+
+def _q4_1(blocks: torch.Tensor) -> torch.Tensor:
+    return _nibbles(blocks[:, 4:]).mul_(_halves(blocks, 0)).add_(_halves(blocks, 2))
+
+
+def _q8_0(blocks: torch.Tensor) -> torch.Tensor:
+    return blocks[:, 2:].contiguous().view(torch.int8).float().mul_(_halves(blocks, 0))
+
+
+def _plain(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda blocks: blocks.reshape(-1).clone().view(dtype)  # a copy, since GGUF aligns to less than torch wants
+
+
+def _with_gguf(kind: gguf.GGMLQuantizationType) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda blocks: torch.from_numpy(gguf.quants.dequantize(blocks.numpy(), kind))
+
+
+QUANTISATIONS = {
+    "F32": Quantisation(1, 4, _plain(torch.float32)),
+    "F16": Quantisation(1, 2, _plain(torch.float16)),
+    "BF16": Quantisation(1, 2, _plain(torch.bfloat16)),
+    "Q4_0": Quantisation(32, 18, _q4_0),
+    "Q4_1": Quantisation(32, 20, _q4_1),
+    "Q8_0": Quantisation(32, 34, _q8_0),
+    "Q4_K": Quantisation(256, 144, _with_gguf(gguf.GGMLQuantizationType.Q4_K)),
+    "Q5_K": Quantisation(256, 176, _with_gguf(gguf.GGMLQuantizationType.Q5_K)),
+    "Q6_K": Quantisation(256, 210, _with_gguf(gguf.GGMLQuantizationType.Q6_K)),
+}

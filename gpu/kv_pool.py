@@ -1,0 +1,117 @@
+"""The paged KV cache: one tensor of blocks per layer for keys and one for values, and how many blocks there are.
+
+The scheduler decides which block holds what (block tables in the step plan); the pool only stores and gathers.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import attrs
+import torch
+
+from gpu.config import ModelConfig
+from protocol.errors import CheckpointError
+from protocol.spec import EngineSpec
+
+GIBIBYTE = 2**30
+CPU_SHARE = 0.25
+CPU_DEFAULT_BYTES = GIBIBYTE
+CUDA_SHARE = 0.85
+
+
+@attrs.frozen
+class KvPoolSize:
+    """How much the pool holds, and how long a sequence may then be."""
+
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    num_bytes: int
+
+
+def kv_pool_size(spec: EngineSpec, config: ModelConfig, dtype: torch.dtype, free: int, default: int) -> KvPoolSize:
+    """Pick the number of blocks: the override, else what fits into kv_cache_memory_bytes, else into `default` bytes,
+    where the default grows up to `free` bytes to hold one sequence of full length.
+
+    max_model_len is cut to what the pool holds. Raises CheckpointError if not even one block fits.
+    """
+    limit = config.max_position_embeddings
+    if spec.max_model_len is not None and spec.max_model_len > limit:
+        raise CheckpointError(f"max_model_len {spec.max_model_len} is above the model's own limit of {limit} tokens")
+    wanted = spec.max_model_len or limit
+    block_bytes = kv_block_bytes(config, spec.block_size, dtype)
+    blocks_for_one = -(-wanted // spec.block_size)
+    if spec.num_gpu_blocks_override is not None:
+        num_blocks = spec.num_gpu_blocks_override
+    elif spec.kv_cache_memory_bytes is not None:
+        num_blocks = spec.kv_cache_memory_bytes // block_bytes
+    else:
+        num_blocks = min(max(default // block_bytes, blocks_for_one), free // block_bytes)
+    if num_blocks < 1:
+        raise CheckpointError(f"the KV cache has no room for even one block of {block_bytes} bytes")
+    max_model_len = min(wanted, num_blocks * spec.block_size)
+    return KvPoolSize(num_blocks, spec.block_size, max_model_len, num_blocks * block_bytes)
+
+
+def kv_block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one block over all layers, keys and values."""
+    return 2 * config.num_layers * block_size * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+def free_bytes(device: torch.device) -> tuple[int, int]:
+    """Bytes that the pool may take at most, and by default, on this device as it is now (weights loaded)."""
+    if device.type == "cuda":
+        free = int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE)
+        return free, free
+    available = _available_memory()
+    return available // 2, min(int(available * CPU_SHARE), CPU_DEFAULT_BYTES)
+
+
+def _available_memory() -> int:
+    """What this process may still take: of the machine, or of its control group where that has a limit."""
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                available = int(line.split()[1]) * 1024
+    group = Path("/sys/fs/cgroup")
+    if (group / "memory.max").exists() and (limit := (group / "memory.max").read_text().strip()) != "max":
+        available = min(available, max(0, int(limit) - int((group / "memory.current").read_text())))
+    return available
+
+
+class KvPool:
+    """keys and values: [layers, num_blocks, block_size, kv_heads, head_dim]."""
+
+    def __init__(self, size: KvPoolSize, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self.size = size
+        self._heads = (config.num_kv_heads, config.head_dim)
+        shape = (config.num_layers, size.num_blocks, size.block_size, *self._heads)
+        # Zeroed, since attention multiplies what lies behind a sequence's end with 0: it must be a number.
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        # The same memory as rows: by slot (one token) and by block, which a gather copies whole.
+        self._slots = [self._rows(layer, size.num_blocks * size.block_size) for layer in range(config.num_layers)]
+        self._blocks = [self._rows(layer, size.num_blocks) for layer in range(config.num_layers)]
+
+    def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store [tokens, kv_heads, head_dim] at slots [tokens] (block * block_size + offset) of a layer."""
+        key_slots, value_slots = self._slots[layer]
+        key_slots.index_copy_(0, slots, keys.flatten(1))
+        value_slots.index_copy_(0, slots, values.flatten(1))
+
+    def gather(self, layer: int, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the blocks [count] one after the other: each [count * block_size, kv_heads, head_dim]."""
+        keys, values = (rows.index_select(0, blocks) for rows in self._blocks[layer])
+        return keys.view(-1, *self._heads), values.view(-1, *self._heads)
+
+    def clear(self, blocks: torch.Tensor) -> None:
+        """Zero the blocks [count] in every layer."""
+        self.keys.index_fill_(1, blocks, 0.0)
+        self.values.index_fill_(1, blocks, 0.0)
+
+    def _rows(self, layer: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.keys[layer].view(count, -1), self.values[layer].view(count, -1)

@@ -1,0 +1,46 @@
+"""The attention block of a layer: projections, rotation, and attention over the paged KV cache."""
+
+from __future__ import annotations
+
+import torch
+
+from gpu.attention import AttentionPlan, attend
+from gpu.kv_pool import KvPool
+from gpu.layers.linear import Linear
+from gpu.layers.norm import RMSNorm
+from gpu.layers.rope import rotate
+
+
+class Attention:
+    """Grouped-query self-attention of one layer."""
+
+    def __init__(
+        self,
+        layer: int,
+        heads: int,
+        kv_heads: int,
+        qkv: Linear,
+        output: Linear,
+        qk_norm: tuple[RMSNorm, RMSNorm] | None,
+    ) -> None:
+        self.layer = layer
+        self.heads = heads
+        self.kv_heads = kv_heads
+        self.qkv = qkv  # [(heads + 2 * kv_heads) * head_dim, hidden]
+        self.output = output  # [hidden, heads * head_dim]
+        self.qk_norm = qk_norm
+
+    def __call__(
+        self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], plan: AttentionPlan, pool: KvPool
+    ) -> torch.Tensor:
+        """[tokens, hidden] to the same shape; the tokens' keys and values are written into the pool first."""
+        rotated = self.heads + self.kv_heads
+        heads = self.qkv(x).unflatten(-1, (rotated + self.kv_heads, -1))  # [tokens, heads + 2 * kv_heads, head_dim]
+        queries_keys, values = heads[:, :rotated], heads[:, rotated:]
+        if self.qk_norm is not None:
+            query_norm, key_norm = self.qk_norm
+            parts = query_norm(queries_keys[:, : self.heads]), key_norm(queries_keys[:, self.heads :])
+            queries_keys = torch.cat(parts, dim=1)
+        queries_keys = rotate(queries_keys, *rotation)
+        pool.write(self.layer, plan.slot_mapping, queries_keys[:, self.heads :], values)
+        return self.output(attend(queries_keys[:, : self.heads], self.layer, plan, pool))

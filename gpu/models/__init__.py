@@ -1,0 +1,1 @@
+"""The models: one decoder that is parameterised by ModelConfig."""

@@ -1,0 +1,50 @@
+"""Sampling noise that is a function of (seed, position, vocabulary index) and of nothing else.
+
+So a sequence draws the same noise in any batch, on any device and after any restart. Counter-based: splitmix64 keyed
+by seed and position, counted by the vocabulary index, in int64 arithmetic that wraps around. Used by gpu/sampler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+MIX_1 = 0xBF58476D1CE4E5B9
+MIX_2 = 0x94D049BB133111EB
+
+
+def gumbel_noise(keys: Sequence[int], vocab_size: int, device: torch.device) -> torch.Tensor:
+    """Standard Gumbel noise, one row per key: [keys, vocab_size] float32, always finite."""
+    counters = torch.arange(1, vocab_size + 1, device=device) * _signed(GOLDEN)
+    state = counters + torch.tensor([_signed(key) for key in keys], device=device).unsqueeze(1)
+    state = (state ^ _shift(state, 30)) * _signed(MIX_1)
+    state = (state ^ _shift(state, 27)) * _signed(MIX_2)
+    state = state ^ _shift(state, 31)
+    # 52 random bits and a half: strictly between 0 and 1, so that neither logarithm is infinite.
+    uniform = (_shift(state, 12).double() + 0.5) * 2.0**-52
+    return uniform.log_().neg_().log_().neg_().float()
+
+
+def noise_key(seed: int, position: int) -> int:
+    """The 64-bit key of one draw; `seed` is an int64, `position` the index of the token that is drawn."""
+    return _mix((_mix(seed & MASK) + (position + 1) * GOLDEN) & MASK)
+
+
+def _mix(value: int) -> int:
+    """splitmix64's finaliser, in Python's integers."""
+    value = ((value ^ (value >> 30)) * MIX_1) & MASK
+    value = ((value ^ (value >> 27)) * MIX_2) & MASK
+    return value ^ (value >> 31)
+
+
+def _shift(values: torch.Tensor, bits: int) -> torch.Tensor:
+    """Logical right shift of int64: torch's own brings the sign in."""
+    return (values >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(value: int) -> int:
+    """The int64 with the same bits."""
+    return value - 2**64 if value >= 2**63 else value

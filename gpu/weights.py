@@ -1,0 +1,141 @@
+"""Where a model's weights come from, tensor by tensor, and the loader that puts them into the tensors it computes with.
+
+Used by gpu/models. Two sources: safetensors (here) and GGUF through gguf.json (gpu/gguf_weights). Every fault of the
+files is a CheckpointError that names the file, the tensor and what was expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+
+from protocol.errors import CheckpointError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+GGUF_INDEX = "gguf.json"
+
+
+class WeightSource(Protocol):
+    """Tensors by their Hugging Face name."""
+
+    num_bytes: int
+    """Of all tensors as they lie in the files: the measure of progress."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def read(self, name: str, into: torch.Tensor) -> int:
+        """Fill `into`, whose shape is the expected one; convert to its dtype. Returns the bytes read from the file.
+
+        Raises CheckpointError for a tensor that is missing, cut off, of another shape or of an unknown type.
+        """
+
+
+def open_weights(checkpoint: Path) -> WeightSource:
+    """The source that lies in this directory. Raises CheckpointError if there is none, or it is damaged."""
+    if (checkpoint / GGUF_INDEX).exists():
+        from gpu.gguf_weights import GgufWeights
+
+        return GgufWeights.open(checkpoint / GGUF_INDEX)
+    if (checkpoint / INDEX).exists():
+        return SafetensorsWeights.open_sharded(checkpoint / INDEX)
+    if (checkpoint / SINGLE).exists():
+        return SafetensorsWeights([checkpoint / SINGLE])
+    raise CheckpointError(f"{checkpoint} holds no weights: none of {SINGLE}, {INDEX}, {GGUF_INDEX} is there")
+
+
+class SafetensorsWeights:
+    """One or several .safetensors files."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._names = ", ".join(path.name for path in paths)
+        self._paths: dict[str, Path] = {}
+        self._files: dict[Path, Any] = {}
+        self.num_bytes = 0
+        for path in paths:
+            try:
+                file = safe_open(path, framework="pt")
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(f"{path} is no whole safetensors file: {error}") from error
+            self._files[path] = file
+            self._paths |= dict.fromkeys(file.keys(), path)
+            self.num_bytes += path.stat().st_size
+
+    @classmethod
+    def open_sharded(cls, index: Path) -> SafetensorsWeights:
+        """The shards that a model.safetensors.index.json names. Raises CheckpointError naming index or shard."""
+        try:
+            weight_map = msgspec.json.decode(index.read_bytes(), type=_ShardIndex).weight_map
+        except msgspec.DecodeError as error:
+            raise CheckpointError(f"{index} is no index of shards: {error}") from error
+        shards = sorted(set(weight_map.values()))
+        for shard in shards:
+            if Path(shard).name != shard:
+                raise CheckpointError(f"{index} names {shard!r}, which is no file beside it")
+            if not (index.parent / shard).exists():
+                raise CheckpointError(f"{index} names {shard}, and that file is missing")
+        source = cls([index.parent / shard for shard in shards])
+        for name, shard in weight_map.items():
+            if name not in source:
+                raise CheckpointError(f"{index.parent / shard} lacks tensor {name}, which {index.name} says it holds")
+        return source
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._paths
+
+    def read(self, name: str, into: torch.Tensor) -> int:
+        path = self._paths.get(name)
+        if path is None:
+            raise CheckpointError(f"tensor {name} of shape {list(into.shape)} is missing in {self._names}")
+        tensor = self._files[path].get_tensor(name)
+        if tensor.shape != into.shape:
+            raise wrong_shape(path, name, tensor.shape, into.shape)
+        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise CheckpointError(f"{path}: tensor {name} has type {tensor.dtype}, which is not computed here")
+        into.copy_(tensor)
+        return tensor.nbytes
+
+
+def wrong_shape(path: Path, name: str, found: Sequence[int], expected: Sequence[int]) -> CheckpointError:
+    return CheckpointError(f"{path}: tensor {name} has shape {list(found)}, and config.json asks for {list(expected)}")
+
+
+class _ShardIndex(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+class WeightLoader:
+    """Reads tensors into fresh memory of the device, stacked where the model computes them together."""
+
+    def __init__(
+        self, source: WeightSource, dtype: torch.dtype, device: torch.device, report: Callable[[float], None]
+    ) -> None:
+        self.source = source
+        self.num_bytes = 0
+        """Bytes of the tensors made so far, as they lie on the device."""
+        self._dtype = dtype
+        self._device = device
+        self._report = report
+        self._read = 0
+
+    def matrix(self, parts: Sequence[tuple[str, int]], columns: int) -> torch.Tensor:
+        """Tensors (name, rows) of [rows, columns], stacked: [sum of rows, columns]."""
+        return self._stacked(parts, (columns,))
+
+    def vector(self, parts: Sequence[tuple[str, int]]) -> torch.Tensor:
+        """Tensors (name, size) of [size], one after the other: [sum of sizes]."""
+        return self._stacked(parts, ())
+
+    def _stacked(self, parts: Sequence[tuple[str, int]], columns: tuple[int, ...]) -> torch.Tensor:
+        rows = sum(size for _, size in parts)
+        whole = torch.empty((rows, *columns), dtype=self._dtype, device=self._device)
+        for (name, _), part in zip(parts, whole.split([size for _, size in parts]), strict=True):
+            self._read += self.source.read(name, part)
+            self._report(min(1.0, self._read / max(1, self.source.num_bytes)))
+        self.num_bytes += whole.nbytes
+        return whole
