@@ -6,7 +6,6 @@ parent is gone. Composition happens here and nowhere else: the links are made an
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -16,26 +15,28 @@ from typing import assert_never, final
 import trio
 
 from actors.frames import FrameReader, FrameWriter
+from actors.parent_death import die_with_parent
 from protocol.codec import FROM_CHILD, TO_CHILD
 from protocol.errors import TrillmError
 from protocol.messages import VERSION
-from protocol.spec import EngineFacts, EngineSpec, Fault, FromChild, Heartbeat, OutputFacts, OutputSpec, Ready, Stop, ToChild
+from protocol.spec import (
+    EngineFacts,
+    EngineSpec,
+    Fault,
+    FromChild,
+    Heartbeat,
+    OutputFacts,
+    OutputSpec,
+    Ready,
+    Stop,
+    ToChild,
+)
 
-PR_SET_PDEATHSIG = 1
 HEARTBEAT_SECONDS = 1.0
 LEAVE_SECONDS = 3.0
 """After Stop, how long the main may take to unwind before the process simply ends."""
 
 logger = logging.getLogger("trillm.child")
-
-
-def tie_to_parent(parent_pid: int) -> None:
-    """Die when the parent dies, also when it is killed and however busy we are."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent_pid:
-        sys.exit(0)  # it died before we asked
 
 
 def take_pipes() -> tuple[int, int]:
@@ -181,7 +182,7 @@ async def run_actor(spec: EngineSpec | OutputSpec, control: Control) -> None:
 
 def main() -> None:
     name, parent_pid = sys.argv[1], int(sys.argv[2])
-    tie_to_parent(parent_pid)
+    die_with_parent(parent_pid)
     control_in, control_out = take_pipes()
     logging.basicConfig(level=logging.INFO, format=f"%(levelname)s {name}: %(message)s", stream=sys.stderr)
     status = trio.run(run, control_in, control_out)

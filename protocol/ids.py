@@ -14,7 +14,7 @@ ClientIndex = NewType("ClientIndex", int)
 """Which client of an engine, that is which API server with its output handler, from 0."""
 
 Epoch = NewType("Epoch", int)
-"""Which incarnation of an actor; grows by one with each restart, starts at 1."""
+"""Which incarnation of an actor. Unique in a run over all actors, and growing: a restarted actor has a higher one."""
 
 Slot = NewType("Slot", int)
 """Which of the runner's `max_num_seqs` places a running sequence occupies."""

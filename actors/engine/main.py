@@ -143,14 +143,15 @@ class Engine:
     def _take(self, message: EngineInput, nursery: trio.Nursery) -> None:
         match message:
             case EngineCoreRequest() if message.sampling_params.grammar is not None:
-                nursery.start_soon(self._compile_and_add, message)
+                # The scope exists from here on, so that an abort in the very next message finds it.
+                scope = self._compiling[message.client_index, message.request_id] = trio.CancelScope()
+                nursery.start_soon(self._compile_and_add, message, scope)
             case EngineCoreRequest():
                 self._publish(self._scheduler.add(message))
             case AbortRequest(client_index=index, request_ids=ids):
                 self._abort(index, ids)
             case ResyncRequest(client_index=index, offsets=offsets):
-                outputs = self._scheduler.resync(index, offsets)
-                self._publish((index, output) for output in outputs)
+                self._publish(self._scheduler.resync(index, offsets))
             case UtilityRequest(client_index=index, call_id=call_id):
                 state = EngineState(self._scheduler.stats(), self._scheduler.request_ids, self._pulse.beat().phase)
                 self._publishers[index].reply(call_id, state)
@@ -165,25 +166,27 @@ class Engine:
         # An abort has no answer, but the gauges that the client shows should not wait for the next step.
         self._publishers[index].heartbeat(self._scheduler)
 
-    async def _compile_and_add(self, request: EngineCoreRequest) -> None:
+    async def _compile_and_add(self, request: EngineCoreRequest, scope: trio.CancelScope) -> None:
         """Off the step loop, since compiling may take long; a grammar that fails costs only its own request."""
         grammar = request.sampling_params.grammar
         assert grammar is not None
-        key = (request.client_index, request.request_id)
-        with trio.CancelScope() as scope:
-            self._compiling[key] = scope
+        with scope:
             try:
                 compiled = await trio.to_thread.run_sync(self._compiler.compile, grammar, abandon_on_cancel=True)
             except ValueError as error:
                 failed = EngineCoreOutput(
-                    request.request_id, 0, [], finish_reason=FinishReason.ERROR, error=f"the grammar was refused: {error}"
+                    request.request_id,
+                    0,
+                    [],
+                    finish_reason=FinishReason.ERROR,
+                    error=f"the grammar was refused: {error}",
                 )
                 self._publish([(request.client_index, failed)])
             else:
                 self._publish(self._scheduler.add(request, compiled))
                 self._work.set()
             finally:
-                del self._compiling[key]
+                self._compiling.pop((request.client_index, request.request_id), None)
 
     def _publish(self, addressed: Addressed) -> None:
         by_client: defaultdict[ClientIndex, list[EngineCoreOutput]] = defaultdict(list)
@@ -199,6 +202,9 @@ class Engine:
             else:
                 # Its output handler is gone, and with it everybody who could read the answers.
                 self._publishers[index].farewell()
+                for (owner, _), scope in self._compiling.items():
+                    if owner == index:
+                        scope.cancel()
                 self._scheduler.abort_client(index)
 
     async def _beat(self) -> None:
@@ -208,9 +214,7 @@ class Engine:
                 publisher.heartbeat(self._scheduler)
 
 
-def make_engine(
-    spec: EngineSpec, stepper: Stepper, clients: dict[ClientIndex, Client], pulse: Pulse
-) -> Engine:
+def make_engine(spec: EngineSpec, stepper: Stepper, clients: dict[ClientIndex, Client], pulse: Pulse) -> Engine:
     """The engine over a loaded runner."""
     facts = stepper.facts
     config = SchedulerConfig(

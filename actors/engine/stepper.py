@@ -55,7 +55,9 @@ class ThreadStepper:
         self._plans.put(plan)
         return (await self._results.receive()).unwrap()
 
-    def serve(self, open_runner: OpenRunner, report: Report, token: trio.lowlevel.TrioToken, loaded: trio.Event) -> None:
+    def serve(
+        self, open_runner: OpenRunner, report: Report, token: trio.lowlevel.TrioToken, loaded: trio.Event
+    ) -> None:
         """The thread's main: load, then step until there is no more plan. Raises what loading raises."""
         runner = open_runner(report)
         try:

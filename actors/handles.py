@@ -1,0 +1,126 @@
+"""What the app holds of the actors: send to an engine, send to the output handler, hear what happens. Nothing else of
+this package is the app's to import."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import attrs
+import trio
+
+from actors.parent_death import die_with_parent
+from protocol.ids import EngineIndex, Epoch
+from protocol.links import Inbox
+from protocol.messages import AppInput, EngineInput, OutputInput
+from protocol.spec import EngineFacts, EngineSpec
+
+__all__ = [
+    "ActorState",
+    "EngineLost",
+    "House",
+    "HouseEvent",
+    "HouseFailed",
+    "HouseSpec",
+    "OutputLost",
+    "die_with_parent",
+    "open_actors",
+]
+
+
+@attrs.frozen
+class HouseSpec:
+    """How many of which actors. `engine` is a template: index, epoch and addresses are filled in per incarnation."""
+
+    engine: EngineSpec
+    num_engines: int = 1
+
+
+@attrs.frozen
+class EngineLost:
+    """An engine's incarnation is gone, and with it every request that it ran."""
+
+    engine_index: EngineIndex
+    epoch: Epoch
+    reason: str
+
+
+@attrs.frozen
+class OutputLost:
+    """The output handler is gone; what it had not said is lost."""
+
+    reason: str
+
+
+@attrs.frozen
+class HouseFailed:
+    """An actor cannot be kept alive: the service is over."""
+
+    reason: str
+
+
+HouseEvent = AppInput | EngineLost | OutputLost | HouseFailed
+
+
+@attrs.frozen
+class ActorState:
+    """One actor as the supervisor sees it."""
+
+    name: str
+    epoch: Epoch
+    pid: int | None
+    ready: bool
+    phase: str
+    """As its last heartbeat said; "down" between two incarnations."""
+    phase_seconds: float
+    """Age of the phase, as the last heartbeat said it."""
+    heartbeat_age: float
+    """Seconds since the last heartbeat."""
+    progress: float
+    """Of the load phase, 0 to 1."""
+    restarts: int
+    last_end: str | None
+    """How the previous incarnation ended."""
+
+
+class House(Protocol):
+    """The running actors. `open_actors` gives the real one."""
+
+    @property
+    def events(self) -> Inbox[HouseEvent]:
+        """Everything that the app has to know, in order; for one reader."""
+
+    def engine_facts(self, index: EngineIndex) -> EngineFacts | None:
+        """What the engine's present incarnation learnt; None while it is not ready."""
+
+    def send_to_engine(self, index: EngineIndex, message: EngineInput) -> bool:
+        """Whether it was sent: False if the message's epoch is not the one that is up."""
+
+    def send_to_output(self, message: OutputInput) -> bool:
+        """Whether it was sent: False while the output handler is down."""
+
+    def states(self) -> list[ActorState]:
+        """Every actor, in a fixed order."""
+
+
+@asynccontextmanager
+async def open_actors(spec: HouseSpec) -> AsyncIterator[House]:
+    """Start the actors and keep them alive; on leaving, stop them all and leave nothing behind.
+
+    Yields at once: what is ready when comes as events. Errors of single actors never come out of here; when one
+    cannot be kept alive there is a HouseFailed event.
+    """
+    from actors.runtime_directory import open_runtime_directory
+    from actors.supervisor import Supervisor
+    from protocol.links import open_links
+
+    with open_runtime_directory() as directory, open_links() as links:
+        supervisor = Supervisor(spec, directory, links)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.run)
+            try:
+                yield supervisor
+            finally:
+                # Each incarnation's exit stops its process, shielded and with deadlines.
+                nursery.cancel_scope.cancel()

@@ -1,0 +1,58 @@
+"""The private directory of a run's sockets: ours alone (0700), short enough for a socket path, gone at exit."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from protocol.errors import StartError
+
+MAX_SOCKET_PATH = 107
+"""Bytes, of a Unix socket's address on Linux, without the closing NUL."""
+LONGEST_NAME = 24
+"""Bytes that a socket's own name may take."""
+PREFIX = "trillm-"
+
+
+def candidates() -> list[Path]:
+    """Where the directory may be made, best first. TMPDIR may be too long, read-only or somebody else's."""
+    places = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp", "/dev/shm"]
+    return [Path(place) for place in dict.fromkeys(places) if place]
+
+
+def remove_stale(parent: Path) -> None:
+    """Remove what runs of ours left there when they were killed: our user's directories whose process is gone."""
+    for entry in parent.glob(f"{PREFIX}*"):
+        match = re.fullmatch(rf"{PREFIX}(\d+)-\w+", entry.name)
+        try:
+            if match and entry.lstat().st_uid == os.getuid() and not Path(f"/proc/{match[1]}").exists():
+                shutil.rmtree(entry, ignore_errors=True)
+        except FileNotFoundError:
+            continue  # another run of ours was quicker
+
+
+@contextmanager
+def open_runtime_directory() -> Iterator[Path]:
+    """Raises StartError naming what was tried if no place will do."""
+    refusals: list[str] = []
+    for parent in candidates():
+        if len(os.fsencode(parent)) + len(f"/{PREFIX}4194304-12345678/") + LONGEST_NAME > MAX_SOCKET_PATH:
+            refusals.append(f"{parent}: too long for a socket path of {MAX_SOCKET_PATH} bytes")
+            continue
+        try:
+            remove_stale(parent)
+            directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
+        except OSError as error:
+            refusals.append(f"{parent}: {error.strerror}")
+            continue
+        try:
+            yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        return
+    raise StartError("no place for the run's sockets; tried " + "; ".join(refusals))

@@ -1,0 +1,262 @@
+"""One nursery owns every process: starts each actor, hears it, notices its death at once, starts it again.
+
+Liveness never comes from a socket. Death is the end of the control pipe and of the process; what the actors say of
+themselves (heartbeats, readiness) comes over the control pipe too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import assert_never, final
+
+import msgspec
+import trio
+
+from actors.handles import ActorState, EngineLost, HouseEvent, HouseFailed, HouseSpec, OutputLost
+from actors.process import ChildProcess, open_process
+from actors.restart_policy import RestartPolicy
+from protocol.codec import APP_INPUT, ENGINE_INPUT, OUTPUT_INPUT
+from protocol.ids import ClientIndex, EngineIndex, Epoch
+from protocol.links import Inbox, Links, ReceiveLink, SendLink, receive_batch
+from protocol.messages import AppInput, AttachEngine, EngineInput, OutputInput
+from protocol.spec import ActorSpec, EngineFacts, EngineSpec, Fault, Heartbeat, OutputFacts, OutputSpec, Ready
+
+CLIENT = ClientIndex(0)
+END_SECONDS = 5.0
+"""After an actor has closed its control pipe, how long until it is no longer waited for but stopped."""
+
+logger = logging.getLogger("trillm.supervisor")
+
+Facts = EngineFacts | OutputFacts
+
+
+@final
+class Record:
+    """What the supervisor knows of one actor, over all its incarnations."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.epoch = Epoch(0)
+        self.process: ChildProcess | None = None
+        self.ready = False
+        self.was_ready = False
+        self.heartbeat = Heartbeat(0, "down", 0.0)
+        self.heard_at = trio.current_time()
+        self.fault: str | None = None
+        self.last_end: str | None = None
+        self.restarts = -1
+
+    def cannot_start(self) -> bool:
+        """It said why it could not start, and never could: that is the operator's to mend, trying again is no use."""
+        return self.fault is not None and not self.was_ready
+
+    def state(self) -> ActorState:
+        return ActorState(
+            name=self.name,
+            epoch=self.epoch,
+            pid=self.process.pid if self.process else None,
+            ready=self.ready,
+            phase=self.heartbeat.phase if self.process else "down",
+            phase_seconds=self.heartbeat.phase_age,
+            heartbeat_age=trio.current_time() - self.heard_at,
+            progress=self.heartbeat.progress,
+            restarts=max(0, self.restarts),
+            last_end=self.last_end,
+        )
+
+
+@final
+class EngineUp:
+    """An engine incarnation that serves: where it listens, and the app's link to it."""
+
+    def __init__(self, spec: EngineSpec, facts: EngineFacts, link: SendLink[EngineInput]) -> None:
+        self.spec = spec
+        self.facts = facts
+        self.link = link
+
+    def attach(self) -> AttachEngine:
+        spec = self.spec
+        return AttachEngine(spec.engine_index, spec.epoch, spec.requests_address, spec.outputs_addresses[CLIENT])
+
+
+@final
+class Supervisor:
+    """Fulfils actors.handles.House."""
+
+    def __init__(self, spec: HouseSpec, directory: Path, links: Links) -> None:
+        self._spec = spec
+        self._directory = directory
+        self._links = links
+        self._say, self._events = trio.open_memory_channel[HouseEvent](math.inf)
+        self._epoch = 0
+        self._engines: dict[EngineIndex, EngineUp] = {}
+        self._output: SendLink[OutputInput] | None = None
+        names = [f"engine-{index}" for index in range(spec.num_engines)] + ["output-0"]
+        self._records = {name: Record(name) for name in names}
+
+    # ------------------------------------------------------------------ for the app (actors.handles.House)
+
+    @property
+    def events(self) -> Inbox[HouseEvent]:
+        return self._events
+
+    def engine_facts(self, index: EngineIndex) -> EngineFacts | None:
+        up = self._engines.get(index)
+        return up.facts if up else None
+
+    def send_to_engine(self, index: EngineIndex, message: EngineInput) -> bool:
+        up = self._engines.get(index)
+        if up is None or up.spec.epoch != message.epoch:
+            return False
+        up.link.send_nowait(message)
+        return True
+
+    def send_to_output(self, message: OutputInput) -> bool:
+        if self._output is None:
+            return False
+        self._output.send_nowait(message)
+        return True
+
+    def states(self) -> list[ActorState]:
+        return [record.state() for record in self._records.values()]
+
+    # ------------------------------------------------------------------ lives
+
+    async def run(self) -> None:
+        """Keep every actor alive until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_alive, "output-0", self._output_incarnation)
+            for index in range(self._spec.num_engines):
+                name = f"engine-{index}"
+                nursery.start_soon(self._keep_alive, name, partial(self._engine_incarnation, EngineIndex(index)))
+
+    async def _keep_alive(self, name: str, incarnation: Callable[[], Awaitable[None]]) -> None:
+        policy = RestartPolicy()
+        record = self._records[name]
+        while True:
+            record.restarts += 1
+            record.fault = None
+            await incarnation()
+            if record.cannot_start():
+                return self._give_up(f"{name} could not start: {record.fault}")
+            delay = policy.died(trio.current_time())
+            logger.error("%s ended: %s", name, record.last_end)
+            if delay is None:
+                limit = f"{policy.max_deaths} times within {policy.window:.0f} s"
+                return self._give_up(f"{name} died {limit}; the last time: {record.last_end}")
+            logger.info("%s is started again in %.2f s", name, delay)
+            await trio.sleep(delay)
+
+    def _give_up(self, reason: str) -> None:
+        logger.critical("%s", reason)
+        self._say.send_nowait(HouseFailed(reason))
+
+    async def _engine_incarnation(self, index: EngineIndex) -> None:
+        epoch = self._new_epoch()
+        spec = msgspec.structs.replace(
+            self._spec.engine,
+            engine_index=index,
+            epoch=epoch,
+            requests_address=self._address(f"e{index}.{epoch}.in"),
+            outputs_addresses={CLIENT: self._address(f"e{index}.{epoch}.out")},
+        )
+        record = self._records[f"engine-{index}"]
+        link: SendLink[EngineInput] | None = None
+        try:
+            async with self._incarnation(record, spec) as heard:
+                async for facts in heard:
+                    assert isinstance(facts, EngineFacts)
+                    link = self._links.push(spec.requests_address, ENGINE_INPUT)
+                    up = self._engines[index] = EngineUp(spec, facts, link)
+                    self.send_to_output(up.attach())
+        finally:
+            self._engines.pop(index, None)
+            if link is not None:
+                link.close()
+        self._say.send_nowait(EngineLost(index, epoch, record.last_end or "?"))
+
+    async def _output_incarnation(self) -> None:
+        epoch = self._new_epoch()
+        spec = OutputSpec(
+            client_index=CLIENT,
+            epoch=epoch,
+            inbox_address=self._address(f"o0.{epoch}.in"),
+            app_address=self._address(f"o0.{epoch}.app"),
+            checkpoint=self._spec.engine.checkpoint,
+        )
+        record = self._records["output-0"]
+        from_output = self._links.pull(spec.app_address, APP_INPUT)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._pump, from_output)
+                async with self._incarnation(record, spec) as heard:
+                    async for _ in heard:
+                        self._output = self._links.push(spec.inbox_address, OUTPUT_INPUT)
+                        for up in self._engines.values():
+                            self._output.send_nowait(up.attach())
+                nursery.cancel_scope.cancel()
+        finally:
+            from_output.close()
+            if self._output is not None:
+                self._output.close()
+                self._output = None
+        self._say.send_nowait(OutputLost(record.last_end or "?"))
+
+    async def _pump(self, from_output: ReceiveLink[AppInput]) -> None:
+        while True:
+            for message in await receive_batch(from_output):
+                self._say.send_nowait(message)
+
+    @asynccontextmanager
+    async def _incarnation(self, record: Record, spec: ActorSpec) -> AsyncIterator[trio.MemoryReceiveChannel[Facts]]:
+        """One process from start to end. The body gets its facts when it is ready, and an end of channel when it is
+        gone; the record says the rest."""
+        say, heard = trio.open_memory_channel[Facts](1)
+        async with open_process(spec, record.name) as process, trio.open_nursery() as nursery:
+            record.epoch, record.process = spec.epoch, process
+            record.heartbeat, record.heard_at = Heartbeat(0, "start", 0.0), trio.current_time()
+            try:
+                nursery.start_soon(self._hear, record, process, say)
+                yield heard
+            finally:
+                record.process, record.ready = None, False
+                nursery.cancel_scope.cancel()
+        record.last_end = record.fault or process.describe_end()
+
+    async def _hear(self, record: Record, process: ChildProcess, say: trio.MemorySendChannel[Facts]) -> None:
+        """Until the child's side of the control pipe closes, which is when the child dies or is about to."""
+        with say:
+            try:
+                while True:
+                    message = await process.receive()
+                    record.heard_at = trio.current_time()
+                    match message:
+                        case Heartbeat():
+                            record.heartbeat = message
+                        case Ready(facts=facts):
+                            record.ready = record.was_ready = True
+                            say.send_nowait(facts)
+                        case Fault(message=text):
+                            record.fault = text
+                        case _:
+                            assert_never(message)
+            except (trio.EndOfChannel, trio.BrokenResourceError):
+                pass
+            except msgspec.DecodeError as error:
+                record.fault = f"it sent a control frame that cannot be decoded: {error}"
+            with trio.move_on_after(END_SECONDS):
+                await process.wait()
+
+    # ------------------------------------------------------------------ names
+
+    def _new_epoch(self) -> Epoch:
+        self._epoch += 1
+        return Epoch(self._epoch)
+
+    def _address(self, name: str) -> str:
+        return f"ipc://{self._directory / name}"

@@ -1,0 +1,96 @@
+"""The `trillm` command: flags, environment and help from app/settings.py's one class."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from importlib.metadata import version as installed_version
+from typing import TYPE_CHECKING, Annotated
+
+import trio
+from cyclopts import App, Parameter
+from cyclopts.config import Env, Toml
+
+from app.settings import Settings
+from protocol.errors import TrillmError
+
+if TYPE_CHECKING:
+    from app.checkpoints.resolve import Checkpoint
+
+Config = Env | Toml
+
+
+def config_sources() -> list[Config]:
+    """Where settings come from besides the flags, the stronger first: TRILLM_* variables, then TRILLM_CONFIG's file."""
+    sources: list[Config] = [Env("TRILLM_", command=False)]
+    if path := os.environ.get("TRILLM_CONFIG"):
+        sources.append(Toml(path, use_commands_as_keys=False, must_exist=True))
+    return sources
+
+
+app = App(
+    name="trillm",
+    help="Serve large language models over the OpenAI HTTP API.",
+    version=lambda: installed_version("trillm"),
+    config=config_sources(),
+)
+
+
+@app.command
+def serve(model: str | None = None, /, *, settings: Annotated[Settings | None, Parameter(name="*")] = None) -> int:
+    """Serve MODEL until SIGTERM or Ctrl-C.
+
+    MODEL is a GGUF file, a Hugging Face model directory, or a model's name on the Hub; without one it is the embedded
+    default, SmolLM2-135M-Instruct. Each flag can also be set by the environment variable that is shown with it, or in
+    a TOML file that TRILLM_CONFIG names.
+
+    Exit status: 0 after a signal, 1 if it could not start or go on.
+    """
+    chosen = settings or Settings()
+    set_up_logging(chosen.log_level)
+    from app.serving import serve as serve_forever
+
+    try:
+        checkpoint = fetch(model, chosen)
+        return trio.run(serve_forever, chosen, checkpoint)
+    except TrillmError as error:
+        return refuse(error.message)
+    except OSError as error:
+        return refuse(f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror or error}")
+
+
+def settings_from_environment() -> tuple[str | None, Settings]:
+    """MODEL and the settings as `trillm serve` without arguments would see them. Raises BadRequestError."""
+    _, bound, _ = app.parse_args(["serve"], exit_on_error=False, print_error=False)
+    return (*bound.args, None)[0], bound.kwargs.get("settings") or Settings()
+
+
+def fetch(model: str | None, settings: Settings) -> Checkpoint:
+    """The model's checkpoint directory, with a progress bar on a terminal while something is fetched or converted."""
+    from app.checkpoints.resolve import resolve
+    from app.progress import open_progress
+
+    with open_progress() as report:
+        return resolve(model, cache_dir=settings.cache_directory, report=report, revision=settings.revision)
+
+
+def set_up_logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def refuse(message: str) -> int:
+    """One sentence for the operator, and the exit status."""
+    print(f"trillm: {message}", file=sys.stderr)  # noqa: T201  the operator may have no log
+    return 1
+
+
+def main() -> None:
+    sys.exit(app(result_action="return_value"))
+
+
+if __name__ == "__main__":
+    main()

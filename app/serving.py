@@ -1,0 +1,224 @@
+"""The composition root of the server: settings and a checkpoint in; a running application with its actors out.
+
+Two ways to launch share it. `trillm serve` owns the nursery: actors outside, hypercorn inside, so that connections end
+before the engines do. Under the `hypercorn` command the application's own lifespan owns the actors.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import multiprocessing
+import os
+import signal
+from importlib.metadata import version
+from typing import final
+
+import trio
+from hypercorn.config import Config, Sockets
+from hypercorn.trio.run import worker_serve
+from hypercorn.utils import wrap_app
+from quart_trio import QuartTrio
+
+from actors.handles import HouseSpec, die_with_parent, open_actors
+from app.bounded_send import bound_sends
+from app.checkpoints.inspect import describe
+from app.checkpoints.resolve import Checkpoint
+from app.checkpoints.weights import check_weights
+from app.engine_client import ActorEngineClient
+from app.factory import create_app
+from app.metrics import Metrics
+from app.model_card import ModelCard, read_generation_config
+from app.render import ChatTemplate
+from app.services import Services
+from app.settings import Settings
+from app.tokenizer import Tokenizer
+from protocol.errors import UnavailableError
+
+KEEP_ALIVE_SECONDS = 120.0
+"""Longer than the pools of usual clients and proxies keep an idle connection, so that it is they who close it."""
+AFTER_DRAIN_SECONDS = 5.0
+"""After the drain deadline, how long the terminal error frames may take to reach their clients."""
+
+logger = logging.getLogger("trillm")
+
+
+@final
+class Service:
+    """One API server: the application, the client of the engines, and what the actors are to be."""
+
+    def __init__(self, settings: Settings, checkpoint: Checkpoint) -> None:
+        """Reads the checkpoint's small files. Raises CheckpointError before any process is started."""
+        description = describe(checkpoint.directory)
+        if settings.load_format != "dummy":
+            check_weights(checkpoint.directory)
+        self.settings = settings
+        self.house: HouseSpec = settings.house(checkpoint.directory)
+        self.client = ActorEngineClient(max_live_requests=settings.max_live_requests)
+        names = settings.served_model_name or (checkpoint.name,)
+        template = description.chat_template
+        self.services = Services(
+            engine=self.client,
+            tokenizer=Tokenizer.from_checkpoint(checkpoint.directory),
+            template=ChatTemplate(template, description.special_tokens) if template else None,
+            model=ModelCard(
+                served_names=names,
+                created=int(checkpoint.directory.stat().st_mtime),
+                eos_token_ids=description.eos_token_ids,
+                generation_config=read_generation_config(checkpoint.directory),
+            ),
+            metrics=Metrics(self.client, names[0]),
+            limits=settings.limits,
+            api_keys=settings.api_key,
+            root_path=settings.root_path,
+            version=version("trillm"),
+        )
+        self.app: QuartTrio = create_app(self.services)
+
+    @property
+    def model_name(self) -> str:
+        return self.services.model.served_names[0]
+
+    async def run_actors(self) -> None:
+        """Keep the actors alive and hear them, until cancelled; then stop them all."""
+        async with open_actors(self.house) as house:
+            await self.client.run(house)
+
+
+# ---------------------------------------------------------------------- `trillm serve`
+
+
+async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
+    """Serve until a signal or a failure; the exit status: 0 after a signal, 1 when the service could not go on.
+
+    Raises CheckpointError for a checkpoint that cannot be served, and OSError when the address cannot be bound, both
+    before any process is started.
+    """
+    bound_sends(settings.send_timeout)
+    service = Service(settings, checkpoint)
+    config = hypercorn_config(settings)
+    sockets = config.create_sockets()
+    for socket in sockets.insecure_sockets:
+        socket.listen(config.backlog)
+    stop = trio.Event()
+    async with trio.open_nursery() as actors:
+        actors.start_soon(service.run_actors)
+        async with trio.open_nursery() as around:
+            around.start_soon(stop_on_signal, service, stop)
+            around.start_soon(stop_on_failure, service, stop)
+            around.start_soon(announce, service, address(sockets))
+            app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
+            await worker_serve(app, config, sockets=sockets, shutdown_trigger=stop.wait)
+            around.cancel_scope.cancel()
+        actors.cancel_scope.cancel()
+    if service.client.failure is not None:
+        return 1
+    logger.info("stopped")
+    return 0
+
+
+def hypercorn_config(settings: Settings) -> Config:
+    """hypercorn's configuration: what of its defaults does not suit long streams is changed here."""
+    config = Config()
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    config.bind = [f"{host}:{settings.port}"]
+    config.keep_alive_timeout = KEEP_ALIVE_SECONDS
+    config.graceful_timeout = settings.shutdown_timeout + AFTER_DRAIN_SECONDS
+    config.shutdown_timeout = math.inf  # our own deadlines bound the stopping of the actors
+    config.keep_alive_max_requests = 10_000_000
+    config.h2_max_concurrent_streams = 1024
+    config.backlog = 1024
+    config.loglevel = "WARNING"
+    config.errorlog = None
+    return config
+
+
+def address(sockets: Sockets) -> str:
+    host, port, *_ = sockets.insecure_sockets[0].getsockname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def announce(service: Service, url: str) -> None:
+    """One line when it can be used: where, which model, how to call it."""
+    logger.info("starting %s, listening on %s", service.model_name, url)
+    began = trio.current_time()
+    await service.client.attached_once.wait()
+    key = "  -H 'Authorization: Bearer …'" if service.settings.api_key else ""
+    body = f'{{"model": "{service.model_name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    logger.info(
+        "ready in %.1f s: %s at %s/v1 — try: curl %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '%s'",
+        trio.current_time() - began,
+        service.model_name,
+        url,
+        url,
+        key,
+        body,
+    )
+
+
+async def stop_on_signal(service: Service, stop: trio.Event) -> None:
+    """The first SIGTERM or SIGINT drains: no new requests, running ones finish until the deadline. A second one ends
+    those at once, with an error frame."""
+    ended = UnavailableError("The server is shutting down")
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        await anext(signals)
+        logger.info("draining: %s requests may finish within %.0f s", service.client.num_requests, drain_limit(service))
+        service.client.drain("the server is shutting down")
+        stop.set()
+        with trio.move_on_after(drain_limit(service)):
+            await anext(signals)
+        service.client.end_all(ended)
+        async for _ in signals:
+            pass  # it is being stopped as fast as the deadlines allow
+
+
+def drain_limit(service: Service) -> float:
+    return service.settings.shutdown_timeout
+
+
+async def stop_on_failure(service: Service, stop: trio.Event) -> None:
+    await service.client.failed.wait()
+    logger.critical("cannot go on: %s", service.client.failure)
+    stop.set()
+
+
+# ---------------------------------------------------------------------- the hypercorn command
+
+
+def attach_to_lifespan(service: Service) -> QuartTrio:
+    """The application for `hypercorn --worker-class trio`: its lifespan owns the actors.
+
+    hypercorn's command cannot be told to exit with a status by an application. When the service cannot go on, this
+    worker terminates, which takes hypercorn down; a unit file should restart it always, not on failure only.
+    """
+    bound_sends(service.settings.send_timeout)
+    if multiprocessing.parent_process() is not None:
+        die_with_parent(os.getppid())
+
+    @service.app.before_serving
+    async def start() -> None:
+        service.app.nursery.start_soon(live_in_worker, service)
+
+    return service.app
+
+
+async def live_in_worker(service: Service) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run_actors)
+        nursery.start_soon(leave_termination_to_master)
+        nursery.start_soon(announce, service, "the address that hypercorn was given")
+        await service.client.failed.wait()
+        logger.critical("cannot go on: %s", service.client.failure)
+        if multiprocessing.parent_process() is None:
+            os.kill(os.getpid(), signal.SIGINT)  # `-w 0`: the signal that hypercorn handles in an orderly way
+        else:
+            os.kill(os.getppid(), signal.SIGTERM)
+
+
+async def leave_termination_to_master() -> None:
+    """hypercorn's master tells its worker to stop by an event. A SIGTERM that reaches the worker as well (as from a
+    service manager that signals the whole group) must not cut the streams off that the master lets finish."""
+    if multiprocessing.parent_process() is not None:
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            async for _ in signals:
+                logger.info("SIGTERM: left to hypercorn's master")

@@ -1,0 +1,143 @@
+"""Every setting of `trillm serve`, made once from flags, environment and file; the specs of the actors follow from it.
+
+The only place (with app/cli.py, which fills it in) that knows flags, environment variables and files. Names are vLLM's
+where the thing is the same.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import attrs
+from cyclopts import Group, Parameter
+
+from actors.handles import HouseSpec
+from app.limits import Limits
+from protocol.errors import BadRequestError
+from protocol.ids import EngineIndex, Epoch
+from protocol.spec import EngineSpec, LoadFormat
+
+SERVER = Group("Server", sort_key=1)
+MODEL = Group("Model", sort_key=2)
+CACHE = Group("Engine: memory and scheduling", sort_key=3)
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def default_cache_directory() -> Path:
+    """$XDG_CACHE_HOME/trillm, or ~/.cache/trillm."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trillm"
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """What an operator can say. Raises BadRequestError for values that cannot be served."""
+
+    host: Annotated[str, Parameter(group=SERVER)] = "127.0.0.1"
+    """Address to listen on. Any but a loopback address needs an --api-key."""
+    port: Annotated[int, Parameter(group=SERVER)] = 8000
+    """Port to listen on; 0 takes a free one."""
+    api_key: Annotated[tuple[str, ...], Parameter(group=SERVER, env_var="VLLM_API_KEY", negative=())] = ()
+    """A key that clients may use; repeat it for more. Better in the environment than on the command line."""
+    served_model_name: Annotated[tuple[str, ...], Parameter(group=SERVER, consume_multiple=True, negative=())] = ()
+    """Names that requests may call the model; answers tell the first. Default: the model's own name."""
+    root_path: Annotated[str, Parameter(group=SERVER)] = ""
+    """Path prefix that a proxy in front has not stripped, such as /llm."""
+    shutdown_timeout: Annotated[float, Parameter(group=SERVER)] = 30.0
+    """Seconds that running answers may take to finish after SIGTERM."""
+    send_timeout: Annotated[float, Parameter(group=SERVER)] = 30.0
+    """Seconds that a client may refuse to read before its connection is closed."""
+    max_body_bytes: Annotated[int, Parameter(group=SERVER)] = 16 * 2**20
+    """Largest request body."""
+    max_num_queued_reqs: Annotated[int, Parameter(group=SERVER)] = 1024
+    """Requests that may wait beyond the --max-num-seqs that run; the next one gets a 503 with Retry-After."""
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Parameter(group=SERVER)] = "info"
+
+    revision: Annotated[str | None, Parameter(group=MODEL)] = None
+    """Branch, tag or commit of a hub model."""
+    download_dir: Annotated[Path | None, Parameter(group=MODEL)] = None
+    """Where models are kept. Default: the user's cache directory."""
+    load_format: Annotated[Literal["auto", "dummy"], Parameter(group=MODEL)] = "auto"
+    """"dummy" reads no weights and runs no model: a deterministic token function, for trying out clients."""
+    device: Annotated[Literal["auto", "cpu", "cuda"], Parameter(group=MODEL)] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Parameter(group=MODEL)] = "auto"
+    """"auto" is float32 on a CPU and the checkpoint's own type on a GPU."""
+    max_model_len: Annotated[int | None, Parameter(group=MODEL)] = None
+    """Tokens of prompt and output together. Default: the model's own limit, or what the KV pool holds if less."""
+    max_logprobs: Annotated[int, Parameter(group=MODEL)] = 20
+    """Most alternatives per position that a request may ask for."""
+
+    max_num_seqs: Annotated[int, Parameter(group=CACHE)] = 64
+    """Sequences in one batch."""
+    max_num_batched_tokens: Annotated[int, Parameter(group=CACHE)] = 512
+    """Tokens in one step; longer prompts are prefilled in chunks."""
+    block_size: Annotated[int, Parameter(group=CACHE)] = 16
+    """Tokens in one KV block."""
+    num_gpu_blocks_override: Annotated[int | None, Parameter(group=CACHE)] = None
+    """KV blocks, instead of what the memory allows (vLLM's name; on a CPU too)."""
+    kv_cache_memory_bytes: Annotated[int | None, Parameter(group=CACHE)] = None
+    """Memory for the KV pool."""
+    scheduling_policy: Annotated[Literal["fcfs", "priority"], Parameter(group=CACHE)] = "fcfs"
+    """"priority" runs requests with a lower `priority` first."""
+    threads: Annotated[int | None, Parameter(group=CACHE)] = None
+    """Compute threads on a CPU."""
+    dummy_step_seconds: Annotated[float, Parameter(group=CACHE)] = 0.0
+    """How long a step of the dummy model takes."""
+
+    def __attrs_post_init__(self) -> None:
+        if any(not key for key in self.api_key):
+            raise BadRequestError("--api-key is empty: leave it out to serve without a key")
+        if self.host not in LOOPBACK and not self.api_key:
+            raise BadRequestError(
+                f"--host {self.host} can be reached from other machines and there is no --api-key: "
+                "give one (or VLLM_API_KEY in the environment), or listen on 127.0.0.1"
+            )
+        if not 0 <= self.port <= 65535:
+            raise BadRequestError(f"--port must be from 0 to 65535, not {self.port}")
+        positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len", "num_gpu_blocks_override")
+        values = attrs.asdict(self)
+        for name in (*positive, "kv_cache_memory_bytes", "threads", "max_body_bytes"):
+            if values[name] is not None and values[name] < 1:
+                raise BadRequestError(f"--{name.replace('_', '-')} must be at least 1, not {values[name]}")
+        for name in ("shutdown_timeout", "send_timeout", "max_num_queued_reqs", "max_logprobs", "dummy_step_seconds"):
+            if values[name] < 0:
+                raise BadRequestError(f"--{name.replace('_', '-')} must not be negative, and is {values[name]}")
+
+    @property
+    def cache_directory(self) -> Path:
+        return self.download_dir or default_cache_directory()
+
+    @property
+    def max_live_requests(self) -> int:
+        """Requests running or queued, before the next one is turned away."""
+        return self.max_num_seqs + self.max_num_queued_reqs
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(max_body_bytes=self.max_body_bytes, max_logprobs=self.max_logprobs)
+
+    def house(self, checkpoint: Path) -> HouseSpec:
+        """The actors that serve this checkpoint directory."""
+        engine = EngineSpec(
+            engine_index=EngineIndex(0),
+            epoch=Epoch(0),
+            requests_address="",
+            outputs_addresses={},
+            checkpoint=str(checkpoint),
+            load_format=LoadFormat(self.load_format),
+            device=self.device,
+            dtype=self.dtype,
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            block_size=self.block_size,
+            num_gpu_blocks_override=self.num_gpu_blocks_override,
+            kv_cache_memory_bytes=self.kv_cache_memory_bytes,
+            scheduling_policy=self.scheduling_policy,
+            threads=self.threads,
+            max_logprobs=self.max_logprobs,
+            dummy_step_seconds=self.dummy_step_seconds,
+        )
+        return HouseSpec(engine=engine)
