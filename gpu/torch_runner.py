@@ -44,7 +44,7 @@ class TorchRunner:
     def load(cls, spec: EngineSpec, report: Report) -> TorchRunner:
         """Load the checkpoint that `spec` names. Raises CheckpointError if it cannot be served, StartError if the
         device or the data type is not to be had here."""
-        torch.set_num_threads(compute_threads(spec.threads))
+        torch.set_num_threads(1)  # copying is bound by memory, and threads that wait for each other slow it down
         checkpoint = Path(spec.checkpoint)
         config = ModelConfig.read(checkpoint)
         device = pick_device(spec.device)
@@ -55,6 +55,7 @@ class TorchRunner:
             model = Decoder.load(config, loader, positions, device)
             size = kv_pool_size(spec, config, dtype, *free_bytes(device))
             pool = KvPool(size, config, dtype, device)
+        torch.set_num_threads(compute_threads(spec.threads))
         report(1.0)
         facts = EngineFacts(
             max_model_len=size.max_model_len,
