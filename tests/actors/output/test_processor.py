@@ -71,7 +71,7 @@ def test_a_request_that_ended_is_forgotten_and_its_late_outputs_are_ignored():
     stream(processor, ids_of("yes"), finish_reason=FinishReason.LENGTH)
     assert processor.offsets() == {}
     assert processor.process(core_outputs(core_output(50, [3]))).outputs == []
-    assert processor.register(core_request("b")).outputs == []
+    assert processor.register(core_request()).outputs == []
 
 
 def test_the_text_of_the_token_that_ended_it_is_left_out():
@@ -163,6 +163,23 @@ def test_repeats_and_overlaps_change_nothing(frames):
     assert tokens_of(deltas) == ids
     assert text_of(deltas) == text
     assert [delta.finish_reason for delta in deltas].count(FinishReason.LENGTH) == 1
+
+
+def test_the_logprobs_of_repeated_tokens_are_not_passed_on_again():
+    processor = started(core_request(logprobs=0))
+    ids = byte_ids("abc")
+    logprobs = [TokenLogprobs([i], [-1.0], 1) for i in ids]
+    processor.process(core_outputs(core_output(0, ids[:2], logprobs=logprobs[:2])))
+    (delta,) = processor.process(core_outputs(core_output(0, ids, logprobs=logprobs))).outputs
+    assert [position.chosen.token for position in delta.logprobs] == ["c"]
+
+
+def test_nothing_is_asked_again_for_a_request_that_ends_in_the_same_frame():
+    processor = started()
+    gap, end = core_output(1, [3]), core_output(0, byte_ids("ab"), finish_reason=FinishReason.LENGTH)
+    processed = processor.process(core_outputs(gap, end))
+    assert text_of(processed.outputs) == "ab"
+    assert processed.resync == {}
 
 
 def test_a_gap_is_reported_once_and_not_applied():
