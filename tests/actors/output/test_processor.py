@@ -70,7 +70,7 @@ def test_a_request_that_ended_is_forgotten_and_its_late_outputs_are_ignored():
     processor = started()
     stream(processor, ids_of("yes"), finish_reason=FinishReason.LENGTH)
     assert processor.offsets() == {}
-    assert processor.process(core_outputs(core_output(50, [3]))).outputs == []
+    assert processor.process(core_outputs(core_output(0, [3]))).outputs == []
     assert processor.register(core_request()).outputs == []
 
 
