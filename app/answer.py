@@ -1,0 +1,113 @@
+"""The answer to one request while it is generated: deltas in, counts and metrics kept, failures raised.
+
+Between the engine client and what formats answers: app/routes for whole ones, app/stream.py for streamed ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+from attrs import define
+
+from app.engine import EngineClient, Generation, Prompt
+from app.metrics import Metrics
+from app.schemas.usage import Usage, usage
+from protocol.errors import RequestFailedError, UnavailableError
+from protocol.messages import FinishReason, RequestOutput
+
+
+@define
+class _Progress:
+    num_prompt_tokens: int
+    num_tokens: int = 0
+    num_cached_tokens: int = 0
+    last_at: float | None = None
+    """trio's clock, at the latest token."""
+    finished: bool = False
+
+
+class Answer:
+    """`n` choices for each prompt: choice i of prompt p has the index p * n + i."""
+
+    def __init__(self, generation: Generation, prompts: Sequence[Prompt], n: int, metrics: Metrics) -> None:
+        self._generation = generation
+        self._metrics = metrics
+        self._n = n
+        self._began = trio.current_time()
+        self._choices = [_Progress(len(prompt.prompt_token_ids)) for prompt in prompts]
+
+    @property
+    def num_choices(self) -> int:
+        return len(self._choices)
+
+    @property
+    def finished(self) -> bool:
+        return self._generation.finished
+
+    async def receive(self) -> list[tuple[int, RequestOutput]]:
+        """What is new, per choice. Raises EngineDeadError, RequestFailedError, UnavailableError (when draining)."""
+        outputs = await self._generation.receive()
+        now = trio.current_time()
+        for index, output in outputs:
+            self._observe(self._choices[index], output, now)
+        for _, output in outputs:
+            _raise_failure(output)
+        return outputs
+
+    def usage(self) -> Usage:
+        """Of the whole request so far. The prompt counts once, however many choices it has."""
+        firsts = self._choices[:: self._n]
+        return usage(
+            sum(choice.num_prompt_tokens for choice in firsts),
+            sum(choice.num_tokens for choice in self._choices),
+            sum(choice.num_cached_tokens for choice in firsts),
+        )
+
+    def close(self) -> None:
+        """Counts what was abandoned."""
+        for choice in self._choices:
+            if not choice.finished:
+                choice.finished = True
+                self._metrics.ended(FinishReason.ABORT)
+
+    def _observe(self, choice: _Progress, output: RequestOutput, now: float) -> None:
+        new = len(output.token_ids)
+        metrics = self._metrics
+        if choice.last_at is None and (new or output.finish_reason is not None):
+            metrics.prompt_tokens.inc(choice.num_prompt_tokens)
+            metrics.cached_tokens.inc(output.num_cached_tokens)
+            metrics.first_token.observe(now - self._began)
+            choice.num_cached_tokens = min(output.num_cached_tokens, choice.num_prompt_tokens)
+            choice.last_at = now
+        elif new and choice.last_at is not None:
+            for _ in range(new):  # tokens that come together share the time since the last ones
+                metrics.inter_token.observe((now - choice.last_at) / new)
+            choice.last_at = now
+        choice.num_tokens += new
+        metrics.generation_tokens.inc(new)
+        if output.finish_reason is not None and not choice.finished:
+            choice.finished = True
+            metrics.whole_request.observe(now - self._began)
+            metrics.ended(output.finish_reason)
+
+
+@asynccontextmanager
+async def open_answer(
+    engine: EngineClient, prompts: Sequence[Prompt], n: int, metrics: Metrics
+) -> AsyncIterator[Answer]:
+    """Starts the generation; leaving aborts what has not ended. Raises UnavailableError, having started nothing."""
+    async with engine.generate(prompts) as generation:
+        answer = Answer(generation, prompts, n, metrics)
+        try:
+            yield answer
+        finally:
+            answer.close()
+
+
+def _raise_failure(output: RequestOutput) -> None:
+    if output.finish_reason is FinishReason.ERROR:
+        raise RequestFailedError(output.error or "The engine ended this request with an error")
+    if output.finish_reason is FinishReason.ABORT:
+        raise UnavailableError(output.error or "The server ended this request before its answer was complete")

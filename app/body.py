@@ -1,0 +1,77 @@
+"""A request's body to a struct, or a refusal that names the field. The only reader of bodies.
+
+Nesting is bounded before anything is decoded, so that no decoder, template or grammar compiler meets a deep tree.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+from quart import Request
+
+from app.limits import Limits
+from protocol.errors import BadRequestError, UnsupportedMediaTypeError
+
+T = TypeVar("T")
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_AT = re.compile(r"^(?P<what>.*?) - at `\$\.?(?P<path>.*)`$", re.DOTALL)
+_MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
+
+
+async def read_body(request: Request, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
+    """The decoded body.
+
+    Raises UnsupportedMediaTypeError, BadRequestError, and werkzeug's errors for a body that is too large (found while it
+    comes in) or too slow.
+    """
+    kind = request.mimetype
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise UnsupportedMediaTypeError(f"Content-Type must be application/json, not {kind[:100] or 'absent'}")
+    return decode_body(await request.get_data(cache=False), decoder, limits.max_json_depth)
+
+
+def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], max_depth: int) -> T:
+    """Raises BadRequestError whose message is short whatever the body is."""
+    if not nests_within(body, max_depth):
+        raise BadRequestError(
+            f"The body's JSON is nested more than {max_depth} levels deep, or its brackets do not match"
+        )
+    try:
+        body.decode()  # also what lies in ignored fields has to be UTF-8
+        return decoder.decode(body)
+    except UnicodeDecodeError as error:
+        raise BadRequestError(f"The body is not UTF-8 (byte {error.start})") from error
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from error
+    except msgspec.DecodeError as error:
+        raise BadRequestError(f"The body is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise BadRequestError("The body's JSON is nested too deep") from error
+
+
+def nests_within(body: bytes, max_depth: int) -> bool:
+    """Whether brackets nest at most that deep. Each pass takes the innermost pairs away, at the speed of memory."""
+    if body.count(b"[") + body.count(b"{") <= max_depth:
+        return True
+    brackets = _STRING.sub(b"", body).translate(_ONE_KIND, _NO_BRACKETS)
+    for _ in range(max_depth):
+        if not brackets:
+            return True
+        brackets = brackets.replace(b"[]", b"")
+    return not brackets
+
+
+def _refusal(text: str) -> BadRequestError:
+    if match := _AT.match(text):
+        param = match["path"] or None
+        what = match["what"]
+    else:
+        param, what = None, text
+    if missing := _MISSING.search(what):
+        param = f"{param}.{missing['name']}" if param else missing["name"]
+    return BadRequestError(f"{param}: {what}" if param else f"The body: {what}", param=param)

@@ -1,0 +1,148 @@
+"""A chat request's messages and tools as the plain data that chat templates are written for.
+
+Made by `conversation_of` from the decoded request; rendered by app/render.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from attrs import field, frozen
+
+from app.body import nests_within
+from app.schemas.chat import ContentPart, Message, Tool
+from protocol.errors import BadRequestError
+
+_ARGUMENTS_DEPTH = 100
+
+
+@frozen
+class Conversation:
+    messages: Sequence[Message]
+    tools: Sequence[Tool] | None = None
+    documents: list[dict[str, Any]] | None = None
+    template_kwargs: dict[str, Any] = field(factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    """The template writes the special tokens; only odd templates need the tokeniser to add its own."""
+
+    @property
+    def num_characters(self) -> int:
+        """Roughly: of the messages' contents."""
+        return sum(_num_characters(message.content) for message in self.messages)
+
+    def variables(self) -> dict[str, Any]:
+        """Fresh plain data: what the template sees. Raises BadRequestError for what no text model can read."""
+        return {
+            **self.template_kwargs,
+            "messages": [_plain_message(message, at) for at, message in enumerate(self.messages)],
+            "tools": [_plain_tool(tool) for tool in self.tools] if self.tools else None,
+            "documents": self.documents,
+            "add_generation_prompt": self.add_generation_prompt,
+        }
+
+
+def conversation_of(
+    messages: Sequence[Message],
+    *,
+    max_messages: int,
+    tools: Sequence[Tool] | None,
+    documents: list[dict[str, Any]] | None,
+    template_kwargs: dict[str, Any] | None,
+    add_generation_prompt: bool | None,
+    continue_final_message: bool | None,
+    add_special_tokens: bool | None,
+) -> Conversation:
+    """Raises BadRequestError for an empty or oversized list and for contradictory flags."""
+    if not messages:
+        raise BadRequestError("messages must not be empty", param="messages")
+    if len(messages) > max_messages:
+        raise BadRequestError(
+            f"messages has {len(messages)} entries; at most {max_messages} are taken", param="messages"
+        )
+    if continue_final_message and add_generation_prompt:
+        raise BadRequestError(
+            "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
+        )
+    if add_generation_prompt is None:
+        add_generation_prompt = not continue_final_message
+    return Conversation(
+        messages,
+        tools,
+        documents,
+        template_kwargs or {},
+        add_generation_prompt,
+        bool(continue_final_message),
+        bool(add_special_tokens),
+    )
+
+
+def _num_characters(content: str | list[str | ContentPart] | None) -> int:
+    if content is None or isinstance(content, str):
+        return len(content or "")
+    return sum(len(part) if isinstance(part, str) else len(part.text or "") for part in content)
+
+
+def _plain_message(message: Message, at: int) -> dict[str, Any]:
+    """Fields that are absent stay absent, except the content: templates concatenate it without asking."""
+    plain: dict[str, Any] = {"role": message.role, "content": _content(message, at)}
+    reasoning = message.reasoning_content or message.reasoning
+    if reasoning is not None:
+        plain["reasoning_content"] = plain["reasoning"] = reasoning
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": call.type,
+                "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    for name, value in (("name", message.name), ("tool_call_id", message.tool_call_id)):
+        if value is not None:
+            plain[name] = value
+    return plain
+
+
+def _content(message: Message, at: int) -> str:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    return "\n".join(_part_text(part, at, i) for i, part in enumerate(message.content))
+
+
+def _part_text(part: str | ContentPart, at: int, i: int) -> str:
+    if isinstance(part, str):
+        return part
+    text = part.refusal if part.type == "refusal" else part.text
+    if part.type not in ("text", "input_text", "output_text", "refusal") or text is None:
+        raise BadRequestError(
+            f"messages[{at}].content[{i}]: this model reads text only; a part of type {part.type[:40]!r} "
+            + ("has no text" if part.type == "text" else "is refused"),
+            param=f"messages[{at}].content[{i}]",
+        )
+    return text
+
+
+def _arguments(arguments: str | dict[str, Any] | None) -> Any:
+    """Templates expect an object. Arguments that a length limit cut are no JSON: they are told as the text they are,
+    so that one cut call does not poison the conversation after it.
+    """
+    if not isinstance(arguments, str):
+        return arguments or {}
+    if not arguments:
+        return {}
+    if not nests_within(arguments.encode(errors="replace"), _ARGUMENTS_DEPTH):
+        return arguments
+    try:
+        found = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return found if isinstance(found, dict) else arguments
+
+
+def _plain_tool(tool: Tool) -> dict[str, Any]:
+    return {"type": tool.type, "function": msgspec.to_builtins(tool.function)}

@@ -1,0 +1,63 @@
+"""Builds the HTTP application from its services. The only place that knows every route.
+
+`app/serving.py` calls create_app with the real services, tests with a fake engine.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+from quart import Response, g, request
+from quart_trio import QuartTrio
+
+from app.auth import AuthenticationMiddleware
+from app.connection import Connection
+from app.failures import register_failures
+from app.grammar import GrammarCompiler
+from app.routes.chat import chat_routes
+from app.routes.completions import completion_routes
+from app.routes.models import model_routes
+from app.routes.ops import ops_routes
+from app.routes.tokens import token_routes
+from app.services import Services
+
+_LABEL = re.compile(r"[A-Za-z0-9._:/=+-]{1,128}")
+
+
+def create_app(services: Services) -> QuartTrio:
+    """An ASGI application for hypercorn's trio worker. Starts nothing: the engines are the caller's."""
+    app = QuartTrio(__name__, static_folder=None)
+    app.asgi_http_class = Connection
+    app.url_map.merge_slashes = False  # one spelling per route: nothing is redirected
+    app.config["MAX_CONTENT_LENGTH"] = services.limits.max_body_bytes
+    app.config["BODY_TIMEOUT"] = services.limits.body_seconds
+    app.config["RESPONSE_TIMEOUT"] = None  # Quart would end long streams without a word
+    _label_requests(app)
+    register_failures(app)
+    compiler = GrammarCompiler(services.limits)
+    for blueprint in (
+        chat_routes(services, compiler),
+        completion_routes(services, compiler),
+        model_routes(services),
+        token_routes(services),
+        ops_routes(services),
+    ):
+        app.register_blueprint(blueprint)
+    if services.api_keys:
+        app.asgi_app = AuthenticationMiddleware(app.asgi_app, services.api_keys)  # type: ignore[method-assign]
+    return app
+
+
+def _label_requests(app: QuartTrio) -> None:
+    """A client's X-Request-Id is a label for logs and comes back; nothing inside the server goes by it."""
+
+    @app.before_request
+    async def label() -> None:
+        sent = request.headers.get("X-Request-Id", "")
+        g.request_id = sent if _LABEL.fullmatch(sent) else secrets.token_hex(16)
+
+    @app.after_request
+    async def echo(response: Response) -> Response:
+        response.headers["X-Request-Id"] = g.get("request_id", "-")
+        return response

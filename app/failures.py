@@ -1,0 +1,109 @@
+"""Exceptions to the error body of the OpenAI API: the one place that decides what a client may read of a failure.
+
+Used by the app's error handlers for answers, and by app/stream.py for error frames after the headers are out.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+import msgspec
+from quart import Quart, Response, g
+from werkzeug.exceptions import HTTPException
+
+from app.schemas.error import ErrorBody, ErrorDetail
+from protocol.errors import (
+    BadRequestError,
+    NotFoundError,
+    PayloadTooLargeError,
+    RequestFailedError,
+    TrillmError,
+    UnsupportedMediaTypeError,
+)
+
+log = logging.getLogger("trillm.http")
+
+_MESSAGE_LIMIT = 800
+"""Characters of a message that are told: an error never echoes a big input."""
+_ENCODER = msgspec.json.Encoder()
+
+
+class MethodNotAllowedError(BadRequestError):
+    """The route exists, with other methods."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class RequestTimeoutError(BadRequestError):
+    """The body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
+def failure_of(error: BaseException, request_id: str) -> TrillmError:
+    """What a client is told of an error. What was not raised on purpose is logged here and told without details."""
+    if isinstance(error, TrillmError):
+        if error.status >= 500:
+            log.warning("request %s: %s: %s", request_id, type(error).__name__, error.message)
+        return error
+    if isinstance(error, HTTPException):
+        return _from_http(error)
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return failure_of(error.exceptions[0], request_id)
+    log.error("request %s failed", request_id, exc_info=error)
+    return RequestFailedError(f"Internal error; the server's log has it under request {request_id}", code="internal")
+
+
+def _from_http(error: HTTPException) -> TrillmError:
+    message = error.description or error.name
+    match error.code:
+        case 404:
+            return NotFoundError("There is no such route here")
+        case 405:
+            return MethodNotAllowedError("This route does not answer to this method")
+        case 408:
+            return RequestTimeoutError("The request's body did not arrive in time")
+        case 413:
+            return PayloadTooLargeError("The request's body is larger than this server takes")
+        case 415:
+            return UnsupportedMediaTypeError(message)
+    found = BadRequestError(message) if error.code is not None and error.code < 500 else RequestFailedError(message)
+    found.status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
+    return found
+
+
+def error_body(error: TrillmError) -> bytes:
+    """The JSON object {"error": {message, type, param, code}}, well below a kilobyte."""
+    message = error.message
+    if len(message) > _MESSAGE_LIMIT:
+        message = message[:_MESSAGE_LIMIT] + " …"
+    return _ENCODER.encode(ErrorBody(ErrorDetail(message, error.type, _short(error.param), error.code)))
+
+
+def _short(param: str | None) -> str | None:
+    return param if param is None or len(param) <= 100 else param[:100] + "…"
+
+
+def error_response(error: TrillmError) -> Response:
+    response = Response(error_body(error), status=error.status, content_type="application/json")
+    if error.retry_after is not None:
+        response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    return response
+
+
+def register_failures(app: Quart) -> None:
+    """Every error that a route raises, and the framework's own, becomes JSON."""
+
+    async def answer(error: Exception) -> Response:
+        response = error_response(failure_of(error, g.get("request_id", "-")))
+        if isinstance(error, HTTPException):
+            for name, value in error.get_headers():
+                if name.lower() == "allow":
+                    response.headers[name] = value
+        return response
+
+    app.register_error_handler(HTTPException, answer)  # type: ignore[arg-type]
+    app.register_error_handler(Exception, answer)

@@ -1,0 +1,35 @@
+"""How much one request may ask for. Made once by app/settings.py; read by the routes and checks."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen
+class Limits:
+    """Every bound that the HTTP side puts on a request, beyond what the model itself sets."""
+
+    max_body_bytes: int = 16 * 2**20
+    max_json_depth: int = 100
+    body_seconds: float = 60.0
+    """How long a client may take to send its body."""
+    max_messages: int = 4096
+    max_prompts: int = 1024
+    """Prompts in one completions request."""
+    max_n: int = 128
+    max_choices: int = 1024
+    """n times the number of prompts."""
+    max_logprobs: int = 20
+    max_stop: int = 16
+    max_stop_length: int = 1024
+    """Characters of one stop string."""
+    max_stop_token_ids: int = 128
+    max_logit_bias: int = 1024
+    max_bad_words: int = 1024
+    max_tools: int = 128
+    max_grammar_bytes: int = 256 * 2**10
+    max_pattern_length: int = 8192
+    """Characters of one regular expression, alone or inside a schema."""
+    max_choice_strings: int = 1024
+    grammar_seconds: float = 5.0
+    """How long the check of one grammar may take."""

@@ -1,0 +1,97 @@
+"""Prometheus metrics under vLLM's names, in a registry of their own.
+
+Fed by app/generation.py with each delta; gauges and engine counters are read from the engine's statistics when scraped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from app.engine import EngineClient
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LABELS = ["model_name", "engine"]
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
+_REQUEST_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class Metrics:
+    """All metrics of one API server."""
+
+    def __init__(self, engine: EngineClient, model_name: str) -> None:
+        self._registry = CollectorRegistry()
+        labels = [model_name, "0"]
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(name, text, _LABELS, registry=self._registry).labels(*labels)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, text, _LABELS, buckets=buckets, registry=self._registry).labels(*labels)
+
+        self._registry.register(_EngineCollector(engine, labels))
+        self.prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens of started sequences.")
+        self.cached_tokens = counter("vllm:prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
+        self.generation_tokens = counter("vllm:generation_tokens", "Tokens generated.")
+        self.first_token = histogram(
+            "vllm:time_to_first_token_seconds", "From admission to a sequence's first token.", _REQUEST_SECONDS
+        )
+        self.inter_token = histogram(
+            "vllm:inter_token_latency_seconds", "Between tokens of one sequence, after the first.", _TOKEN_SECONDS
+        )
+        self.whole_request = histogram(
+            "vllm:e2e_request_latency_seconds", "From admission to a sequence's end.", _REQUEST_SECONDS
+        )
+        self._ended = Counter(
+            "vllm:request_success",
+            "Sequences that ended, by reason.",
+            [*_LABELS, "finished_reason"],
+            registry=self._registry,
+        )
+        self._by_reason = {
+            reason: self._ended.labels(*labels, reason) for reason in ("stop", "length", "abort", "error")
+        }
+
+    def ended(self, reason: str) -> None:
+        """One sequence ended with this finish reason, or "abort" when the client went away."""
+        self._by_reason[reason].inc()
+
+    def render(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self._registry)
+
+
+class _EngineCollector:
+    """Reads the engine's latest statistics at scrape time, so that no gauge needs to be kept in step."""
+
+    def __init__(self, engine: EngineClient, labels: list[str]) -> None:
+        self._engine = engine
+        self._labels = labels
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self._engine.stats
+        total = max(stats.kv_blocks_total, 1)
+        yield self._gauge("vllm:num_requests_running", "Sequences in the running batch.", stats.num_requests_running)
+        yield self._gauge("vllm:num_requests_waiting", "Sequences waiting to be scheduled.", stats.num_requests_waiting)
+        yield self._gauge(
+            "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", min(stats.kv_blocks_used / total, 1.0)
+        )
+        yield self._counter("vllm:num_preemptions", "Sequences pushed out of the batch.", stats.num_preemptions)
+        yield self._counter("trillm:engine_steps", "Steps of the engine's loop.", stats.num_steps)
+        yield self._gauge(
+            "trillm:requests_live", "Sequences of this API server that have not ended.", self._engine.num_requests
+        )
+        yield self._gauge("trillm:ready", "1 if requests are taken.", float(self._engine.readiness.ready))
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        family = GaugeMetricFamily(name, text, labels=_LABELS)
+        family.add_metric(self._labels, max(value, 0))
+        return family
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(name, text, labels=_LABELS)
+        family.add_metric(self._labels, max(value, 0))
+        return family

@@ -1,0 +1,78 @@
+"""What is said about the served model: its names, and what its checkpoint recommends for sampling.
+
+Made once at start from the checkpoint directory; read by the routes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from attrs import field, frozen
+
+from protocol.errors import CheckpointError, NotFoundError
+
+
+class GenerationConfig(msgspec.Struct, frozen=True):
+    """The part of a checkpoint's generation_config.json that trillm uses. What is absent stays neutral."""
+
+    eos_token_id: int | list[int] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    do_sample: bool | None = None
+
+    @property
+    def eos_token_ids(self) -> list[int]:
+        if self.eos_token_id is None:
+            return []
+        return [self.eos_token_id] if isinstance(self.eos_token_id, int) else list(self.eos_token_id)
+
+
+@frozen
+class ModelCard:
+    """The names that a request may use, the first of which is told in answers, and the sampling defaults."""
+
+    served_names: tuple[str, ...]
+    created: int
+    """Unix time in seconds."""
+    eos_token_ids: tuple[int, ...] = ()
+    generation_config: GenerationConfig = field(factory=GenerationConfig)
+
+    def name(self, asked: str | None) -> str:
+        """The served name to tell for the name that was asked for; without one, the first. NotFoundError if unknown."""
+        if not asked:
+            return self.served_names[0]
+        if asked not in self.served_names:
+            raise NotFoundError(
+                f"The model `{asked[:200]}` does not exist here; served: {', '.join(self.served_names)}",
+                param="model",
+                code="model_not_found",
+            )
+        return asked
+
+
+def read_generation_config(checkpoint: Path) -> GenerationConfig:
+    """generation_config.json of a checkpoint directory, neutral if it has none. Raises CheckpointError if unreadable."""
+    return _read(checkpoint / "generation_config.json")
+
+
+def read_eos_token_ids(checkpoint: Path, eos_token: int | None) -> tuple[int, ...]:
+    """Every id that ends a text: of generation_config.json, config.json, and the tokeniser's own `eos_token`."""
+    found: dict[int, None] = {}
+    for name in ("generation_config.json", "config.json"):
+        found.update(dict.fromkeys(_read(checkpoint / name).eos_token_ids))
+    if eos_token is not None:
+        found[eos_token] = None
+    return tuple(found)
+
+
+def _read(path: Path) -> GenerationConfig:
+    if not path.exists():
+        return GenerationConfig()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=GenerationConfig)
+    except msgspec.DecodeError as error:
+        raise CheckpointError(f"{path}: {error}") from error

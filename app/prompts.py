@@ -1,0 +1,58 @@
+"""Token ids and checked fields to the engine's prompts. Shared by chat and completions."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+
+from app.engine import Prompt
+from app.head import Head
+from app.sampling import Vocabulary, Wanted, checked_seed, choice_seed, num_choices, ranged, sampling_params
+from app.schemas.sampling import SamplingFields
+from app.services import Services
+from protocol.errors import BadRequestError
+from protocol.sampling import Grammar
+
+_INT32 = 2**31
+
+
+def engine_prompts(
+    services: Services, fields: SamplingFields, wanted: Wanted, token_ids: Sequence[list[int]], grammar: Grammar | None
+) -> list[Prompt]:
+    """`n` prompts for each list of token ids: choice i of prompt p at p * n + i. Raises BadRequestError."""
+    n = num_choices(fields, services.limits)
+    if n * len(token_ids) > services.limits.max_choices:
+        raise BadRequestError(
+            f"n {n} for {len(token_ids)} prompts gives {n * len(token_ids)} choices; at most "
+            f"{services.limits.max_choices} are made at once",
+            param="n",
+        )
+    vocabulary = Vocabulary(
+        services.tokenizer, services.vocab_size(), services.facts().max_model_len, services.model.eos_token_ids
+    )
+    priority = ranged("priority", fields.priority, -_INT32, _INT32 - 1, 0)
+    seed = checked_seed(fields.seed)
+    prompts: list[Prompt] = []
+    for ids in token_ids:
+        base = services.seed() if seed is None else seed
+        params = sampling_params(
+            fields, wanted, len(ids), vocabulary, services.model.generation_config, services.limits, base, grammar
+        )
+        for choice in range(n):
+            prompts.append(Prompt(ids, msgspec.structs.replace(params, seed=choice_seed(base, choice)), priority))
+    return prompts
+
+
+def response_head(services: Services, fields: SamplingFields, prefix: str) -> Head:
+    """Under an id of the server's own making: what clients call their requests is only a label."""
+    options = fields.stream_options
+    return Head(
+        f"{prefix}-{secrets.token_hex(16)}",
+        int(services.clock()),
+        services.model.name(fields.model),
+        services.fingerprint,
+        include_usage=bool(options and options.include_usage),
+        continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
+    )

@@ -1,0 +1,111 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import msgspec
+from quart import Blueprint, Response, g, request
+
+from app.answer import open_answer
+from app.body import read_body
+from app.calls import Calls, forced_calls
+from app.chat_writer import ChatForm, ChatWriter
+from app.connection import request_stack
+from app.conversation import Conversation, conversation_of
+from app.grammar import GrammarCompiler
+from app.prompts import engine_prompts, response_head
+from app.sampling import Wanted, checked_logprobs
+from app.schemas.chat import ChatRequest
+from app.services import Services
+from app.stream import stream_response
+from protocol.errors import BadRequestError
+from protocol.sampling import Grammar
+
+_DECODER = msgspec.json.Decoder(ChatRequest)
+_ENCODER = msgspec.json.Encoder()
+
+
+def chat_routes(services: Services, compiler: GrammarCompiler) -> Blueprint:
+    routes = Blueprint("chat", __name__)
+
+    @routes.post("/v1/chat/completions")
+    async def create_chat_completion() -> Response:
+        body = await read_body(request, _DECODER, services.limits)
+        head = response_head(services, body, "chatcmpl")
+        services.facts()
+        calls = forced_calls(
+            body.tools, body.tool_choice, body.parallel_tool_calls is not False, services.limits.max_tools
+        )
+        wanted = _wanted(body, services)
+        grammar = await _grammar(body, calls, compiler)
+        token_ids = await encode_chat(services, _conversation(body, services))
+        prompts = engine_prompts(services, body, wanted, [token_ids], grammar)
+        form = ChatForm(
+            bool(body.logprobs), body.prompt_logprobs is not None, bool(body.return_token_ids), token_ids, calls
+        )
+        opened = open_answer(services.engine, prompts, len(prompts), services.metrics)
+        if body.stream:
+            answer = await request_stack(request).enter_async_context(opened)
+            return stream_response(answer, ChatWriter(head, form, answer), g.request_id)
+        async with opened as answer:
+            whole = await ChatWriter(head, form, answer).whole()
+        return Response(_ENCODER.encode(whole), content_type="application/json")
+
+    return routes
+
+
+async def encode_chat(services: Services, conversation: Conversation) -> list[int]:
+    """The prompt of a conversation. Raises BadRequestError, also if the model has no chat template."""
+    if services.template is None:
+        raise BadRequestError(
+            "This model's checkpoint has no chat template, so it cannot be talked with; use /v1/completions",
+            code="no_chat_template",
+        )
+    for message in conversation.messages:
+        if isinstance(message.content, str):
+            services.tokenizer.check_length(message.content, services.facts().max_model_len)
+    token_ids = await services.template.encode(conversation, services.tokenizer)
+    if not token_ids:
+        raise BadRequestError("These messages give an empty prompt", param="messages")
+    return token_ids
+
+
+def _conversation(body: ChatRequest, services: Services) -> Conversation:
+    if body.chat_template is not None:
+        raise BadRequestError("chat_template: requests may not bring their own template", param="chat_template")
+    kwargs = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+    return conversation_of(
+        body.messages,
+        max_messages=services.limits.max_messages,
+        tools=None if body.tool_choice == "none" else body.tools,
+        documents=body.documents,
+        template_kwargs=kwargs,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        add_special_tokens=body.add_special_tokens,
+    )
+
+
+def _wanted(body: ChatRequest, services: Services) -> Wanted:
+    new_name = body.max_completion_tokens is not None
+    if body.top_logprobs is not None and not body.logprobs:
+        raise BadRequestError("top_logprobs is only allowed with logprobs", param="top_logprobs")
+    top = checked_logprobs("top_logprobs", body.top_logprobs, services.limits)
+    return Wanted(
+        max_tokens=body.max_completion_tokens if new_name else body.max_tokens,
+        max_tokens_param="max_completion_tokens" if new_name else "max_tokens",
+        default_max_tokens=None,
+        min_max_tokens=1,
+        logprobs=(top or 0) if body.logprobs else None,
+        prompt_logprobs=checked_logprobs("prompt_logprobs", body.prompt_logprobs, services.limits),
+    )
+
+
+async def _grammar(body: ChatRequest, calls: Calls | None, compiler: GrammarCompiler) -> Grammar | None:
+    asked = await compiler.grammar_of(body)
+    if calls is None:
+        return asked
+    if asked is not None:
+        raise BadRequestError("A forced tool call and a response format exclude each other", param="tool_choice")
+    return await compiler.json_schema(calls.schema, "tools")

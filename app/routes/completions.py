@@ -1,0 +1,119 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from quart import Blueprint, Response, g, request
+
+from app.answer import open_answer
+from app.body import read_body
+from app.completion_writer import CompletionForm, CompletionWriter, EchoedPrompt
+from app.connection import request_stack
+from app.grammar import GrammarCompiler
+from app.prompts import engine_prompts, response_head
+from app.sampling import Wanted, check_token_ids, checked_logprobs, num_choices
+from app.schemas.completions import CompletionRequest
+from app.services import Services
+from app.stream import stream_response
+from protocol.errors import BadRequestError
+
+_DECODER = msgspec.json.Decoder(CompletionRequest)
+_ENCODER = msgspec.json.Encoder()
+_DEFAULT_MAX_TOKENS = 16
+
+
+def completion_routes(services: Services, compiler: GrammarCompiler) -> Blueprint:
+    routes = Blueprint("completions", __name__)
+
+    @routes.post("/v1/completions")
+    async def create_completion() -> Response:
+        body = await read_body(request, _DECODER, services.limits)
+        head = response_head(services, body, "cmpl")
+        services.facts()
+        if body.suffix:
+            raise BadRequestError("suffix is not supported by this model", param="suffix")
+        wanted = _wanted(body, services)
+        grammar = await compiler.grammar_of(body)
+        texts = _prompts(body.prompt, services.limits.max_prompts)
+        token_ids = [await _token_ids(services, body, text) for text in texts]
+        prompts = engine_prompts(services, body, wanted, token_ids, grammar)
+        n = num_choices(body, services.limits)
+        form = CompletionForm(
+            body.logprobs is not None,
+            body.prompt_logprobs is not None,
+            bool(body.return_token_ids),
+            _echoes(services, texts, token_ids) if body.echo else None,
+            token_ids,
+            n,
+        )
+        opened = open_answer(services.engine, prompts, n, services.metrics)
+        if body.stream:
+            answer = await request_stack(request).enter_async_context(opened)
+            return stream_response(answer, CompletionWriter(head, form, answer), g.request_id)
+        async with opened as answer:
+            whole = await CompletionWriter(head, form, answer).whole()
+        return Response(_ENCODER.encode(whole), content_type="application/json")
+
+    return routes
+
+
+def _prompts(prompt: str | list[str | int | list[int]] | None, max_prompts: int) -> Sequence[str | list[int]]:
+    """One entry per prompt, each a text or token ids. Raises BadRequestError for a mixture and for emptiness."""
+    if prompt is None:
+        raise BadRequestError("prompt is missing", param="prompt")
+    if isinstance(prompt, str):
+        return [prompt]
+    texts = [item for item in prompt if isinstance(item, str)]
+    ids = [item for item in prompt if isinstance(item, int)]
+    lists = [item for item in prompt if isinstance(item, list)]
+    found: Sequence[str | list[int]] = [ids] if ids else (texts or lists)
+    if not prompt or max(len(texts), len(ids), len(lists)) < len(prompt):
+        raise BadRequestError(
+            "prompt must be a text, a list of texts, a list of token ids or a list of lists of token ids, and not empty",
+            param="prompt",
+        )
+    if len(found) > max_prompts:
+        raise BadRequestError(f"prompt has {len(found)} prompts; at most {max_prompts} are taken", param="prompt")
+    return found
+
+
+async def _token_ids(services: Services, body: CompletionRequest, prompt: str | list[int]) -> list[int]:
+    if isinstance(prompt, str):
+        services.tokenizer.check_length(prompt, services.facts().max_model_len)
+        token_ids = await services.tokenizer.encode_long(
+            prompt, add_special_tokens=body.add_special_tokens is not False
+        )
+    else:
+        token_ids = prompt
+        check_token_ids("prompt", token_ids, services.vocab_size())
+    if not token_ids:
+        raise BadRequestError(
+            "prompt must not be empty: this model needs at least one token to go on from", param="prompt"
+        )
+    return token_ids
+
+
+def _wanted(body: CompletionRequest, services: Services) -> Wanted:
+    logprobs = checked_logprobs("logprobs", body.logprobs, services.limits)
+    prompt_logprobs = checked_logprobs("prompt_logprobs", body.prompt_logprobs, services.limits)
+    if body.echo and logprobs is not None:
+        prompt_logprobs = max(logprobs, prompt_logprobs or 0)
+    return Wanted(
+        max_tokens=body.max_tokens,
+        max_tokens_param="max_tokens",
+        default_max_tokens=_DEFAULT_MAX_TOKENS,
+        min_max_tokens=0,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def _echoes(services: Services, texts: Sequence[str | list[int]], token_ids: Sequence[list[int]]) -> list[EchoedPrompt]:
+    """A text comes back as it was sent; token ids as the tokeniser spells them."""
+    decode = services.tokenizer.decode
+    return [
+        EchoedPrompt(text if isinstance(text, str) else decode(ids), decode(ids[:1]))
+        for text, ids in zip(texts, token_ids, strict=True)
+    ]

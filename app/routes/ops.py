@@ -1,0 +1,43 @@
+"""What probes, load balancers and Prometheus ask. None of these needs a key (see app/auth.py), and none runs a model."""
+
+from __future__ import annotations
+
+import msgspec
+from quart import Blueprint, Response
+
+from app.failures import error_response
+from app.metrics import CONTENT_TYPE
+from app.services import Services
+from protocol.errors import UnavailableError
+
+
+def ops_routes(services: Services) -> Blueprint:
+    routes = Blueprint("ops", __name__)
+
+    @routes.get("/health")
+    async def health() -> Response:
+        """200 as long as the service can still become or be ready; 503 once only a restart helps."""
+        if services.engine.alive:
+            return Response(b"", status=200)
+        return error_response(UnavailableError(f"Beyond recovery: {services.engine.readiness.reason}"))
+
+    @routes.get("/ready")
+    async def ready() -> Response:
+        readiness = services.engine.readiness
+        if readiness.ready and services.engine.alive:
+            return Response(b"", status=200)
+        return error_response(UnavailableError(f"Not ready: {readiness.reason}"))
+
+    @routes.route("/ping", methods=["GET", "POST"])
+    async def ping() -> Response:
+        return await health()
+
+    @routes.get("/version")
+    async def version() -> Response:
+        return Response(msgspec.json.encode({"version": services.version}), content_type="application/json")
+
+    @routes.get("/metrics")
+    async def metrics() -> Response:
+        return Response(services.metrics.render(), content_type=CONTENT_TYPE)
+
+    return routes

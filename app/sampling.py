@@ -1,0 +1,279 @@
+"""A request's fields to SamplingParams, with every check that stands between a client and the engine.
+
+Pure: what it needs of the model comes as a Vocabulary, what it needs of the grammar compiler as a finished Grammar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from attrs import frozen
+
+from app.limits import Limits
+from app.model_card import GenerationConfig
+from app.schemas.sampling import SamplingFields
+from app.tokenizer import Tokenizer
+from protocol.errors import BadRequestError, NotImplementedHereError
+from protocol.sampling import Grammar, SamplingParams
+
+_GREEDY_BELOW = 1e-4
+"""Dividing logits by less only overflows; the result is the best token either way."""
+_INT64 = 2**63
+_GOLDEN = 0x9E3779B97F4A7C15
+
+N = TypeVar("N", int, float)
+
+
+@frozen
+class Vocabulary:
+    """What of the model bounds a request."""
+
+    tokenizer: Tokenizer
+    size: int
+    """Token ids are below this."""
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+
+
+@frozen
+class Wanted:
+    """What chat and completions name differently."""
+
+    max_tokens: int | None
+    max_tokens_param: str
+    default_max_tokens: int | None
+    """None: whatever the context has left."""
+    min_max_tokens: int
+    """The smallest max_tokens that makes sense: 0 where the prompt alone may be the answer."""
+    logprobs: int | None
+    prompt_logprobs: int | None
+
+
+def sampling_params(
+    fields: SamplingFields,
+    wanted: Wanted,
+    prompt_length: int,
+    vocabulary: Vocabulary,
+    defaults: GenerationConfig,
+    limits: Limits,
+    seed: int,
+    grammar: Grammar | None,
+) -> SamplingParams:
+    """For one prompt; `seed` is the request's or a random one. Raises BadRequestError naming field, limit and value."""
+    _refuse_unsupported(fields)
+    max_tokens = _max_tokens(wanted, prompt_length, vocabulary.max_model_len)
+    min_tokens = ranged("min_tokens", fields.min_tokens, 0, None, 0)
+    if min_tokens > max_tokens:
+        raise BadRequestError(f"min_tokens {min_tokens} is above max_tokens {max_tokens}", param="min_tokens")
+    eos = [token_id for token_id in vocabulary.eos_token_ids if token_id < vocabulary.size]
+    return SamplingParams(
+        max_tokens=max_tokens,
+        seed=seed,
+        temperature=_temperature(fields, defaults),
+        top_p=_top_p(fields, defaults),
+        top_k=_top_k(fields, defaults, vocabulary.size),
+        min_p=ranged("min_p", fields.min_p, 0.0, 1.0, defaults.min_p or 0.0),
+        presence_penalty=ranged("presence_penalty", fields.presence_penalty, -2.0, 2.0, 0.0),
+        frequency_penalty=ranged("frequency_penalty", fields.frequency_penalty, -2.0, 2.0, 0.0),
+        repetition_penalty=_repetition_penalty(fields, defaults),
+        logit_bias=_logit_bias(fields.logit_bias, vocabulary.size, limits),
+        allowed_token_ids=_allowed(fields, vocabulary.size),
+        bad_words_token_ids=_bad_words(fields.bad_words or [], vocabulary, limits),
+        min_tokens=min_tokens,
+        eos_token_ids=[] if fields.ignore_eos else eos,
+        stop_token_ids=_stop_token_ids(fields.stop_token_ids or [], vocabulary.size, limits),
+        stop=_stop(fields.stop, limits),
+        include_stop_str_in_output=bool(fields.include_stop_str_in_output),
+        skip_special_tokens=fields.skip_special_tokens is not False,
+        spaces_between_special_tokens=fields.spaces_between_special_tokens is not False,
+        logprobs=wanted.logprobs,
+        prompt_logprobs=wanted.prompt_logprobs,
+        grammar=grammar,
+    )
+
+
+def ranged(name: str, value: N | None, low: N, high: N | None, default: N) -> N:
+    """The value, or the default for None. Raises BadRequestError outside [low, high]."""
+    if value is None:
+        return default
+    if value < low or (high is not None and value > high):
+        limits = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise BadRequestError(f"{name} must be {limits}, not {short(value)}", param=name)
+    return value
+
+
+def short(value: object) -> str:
+    """A value as an error message may quote it."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 2**200 else "a number of more than 60 digits"
+    return text if len(text) <= 80 else text[:80] + "…"
+
+
+def num_choices(fields: SamplingFields, limits: Limits) -> int:
+    """The checked n."""
+    n = ranged("n", fields.n, 1, limits.max_n, 1)
+    if fields.best_of is not None and fields.best_of != n:
+        raise BadRequestError(f"best_of must equal n ({n}), not {short(fields.best_of)}", param="best_of")
+    return n
+
+
+def checked_seed(seed: int | None) -> int | None:
+    if seed is not None and not -_INT64 <= seed < _INT64:
+        raise BadRequestError(f"seed must fit in 64 bits (-2**63 to 2**63-1), not {short(seed)}", param="seed")
+    return seed
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """Seed of one of n choices: the request's own for the first, well apart for the others, the same each time."""
+    if choice == 0:
+        return seed
+    mixed = (seed + choice * _GOLDEN) % 2**64
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB % 2**64
+    return (mixed ^ (mixed >> 31)) - _INT64
+
+
+def checked_logprobs(name: str, value: int | None, limits: Limits) -> int | None:
+    """How many alternatives, bounded by the server's limit."""
+    return None if value is None else ranged(name, value, 0, limits.max_logprobs, 0)
+
+
+def check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    """Raises BadRequestError for the first id outside the vocabulary."""
+    if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+        raise BadRequestError(
+            f"{name}: token id {short(wrong)} is outside the vocabulary (0 to {vocab_size - 1})", param=name
+        )
+
+
+def _refuse_unsupported(fields: SamplingFields) -> None:
+    if fields.use_beam_search:
+        raise NotImplementedHereError("use_beam_search is not supported", param="use_beam_search")
+    if fields.stream_options is not None and not fields.stream:
+        raise BadRequestError("stream_options is only allowed with stream", param="stream_options")
+
+
+def _max_tokens(wanted: Wanted, prompt_length: int, max_model_len: int) -> int:
+    left = max_model_len - prompt_length
+    if left < 1:
+        raise BadRequestError(
+            f"This model's maximum context length is {max_model_len} tokens, but the prompt alone has {prompt_length}. "
+            "Please shorten the prompt.",
+            code="context_length_exceeded",
+        )
+    if wanted.max_tokens is None:
+        return left if wanted.default_max_tokens is None else min(left, wanted.default_max_tokens)
+    asked = ranged(wanted.max_tokens_param, wanted.max_tokens, wanted.min_max_tokens, None, 0)
+    if asked > left:
+        raise BadRequestError(
+            f"This model's maximum context length is {max_model_len} tokens, but {prompt_length} prompt tokens and "
+            f"{wanted.max_tokens_param} {short(asked)} were asked for together. Please ask for fewer.",
+            param=wanted.max_tokens_param,
+            code="context_length_exceeded",
+        )
+    return asked
+
+
+def _temperature(fields: SamplingFields, defaults: GenerationConfig) -> float:
+    default = 0.0 if defaults.do_sample is False and defaults.temperature is None else defaults.temperature
+    temperature = ranged("temperature", fields.temperature, 0.0, 2.0, 1.0 if default is None else default)
+    return 0.0 if temperature < _GREEDY_BELOW else temperature
+
+
+def _top_p(fields: SamplingFields, defaults: GenerationConfig) -> float:
+    top_p = ranged("top_p", fields.top_p, 0.0, 1.0, defaults.top_p or 1.0)
+    if top_p == 0.0:
+        raise BadRequestError("top_p must be above 0 and at most 1, not 0; for greedy use temperature 0", param="top_p")
+    return top_p
+
+
+def _top_k(fields: SamplingFields, defaults: GenerationConfig, vocab_size: int) -> int:
+    top_k = ranged("top_k", fields.top_k, -1, None, defaults.top_k or 0)
+    return 0 if top_k in (-1, 0) or top_k >= vocab_size else top_k
+
+
+def _repetition_penalty(fields: SamplingFields, defaults: GenerationConfig) -> float:
+    penalty = fields.repetition_penalty
+    if penalty is None:
+        return defaults.repetition_penalty or 1.0
+    if not 0.0 < penalty <= 100.0:
+        raise BadRequestError(
+            f"repetition_penalty must be above 0 and at most 100, not {penalty!r}", param="repetition_penalty"
+        )
+    return penalty
+
+
+def _logit_bias(bias: dict[str, float] | None, vocab_size: int, limits: Limits) -> dict[int, float]:
+    if not bias:
+        return {}
+    if len(bias) > limits.max_logit_bias:
+        raise BadRequestError(
+            f"logit_bias has {len(bias)} entries; at most {limits.max_logit_bias} are taken", param="logit_bias"
+        )
+    found: dict[int, float] = {}
+    for key, value in bias.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < vocab_size):
+            raise BadRequestError(
+                f"logit_bias: {short(key)} is no token id of the vocabulary (0 to {vocab_size - 1})", param="logit_bias"
+            )
+        found[int(key)] = ranged("logit_bias", value, -100.0, 100.0, 0.0)
+    return found
+
+
+def _allowed(fields: SamplingFields, vocab_size: int) -> list[int] | None:
+    allowed = fields.allowed_token_ids
+    if allowed is None:
+        return None
+    if not allowed:
+        raise BadRequestError("allowed_token_ids must not be empty", param="allowed_token_ids")
+    check_token_ids("allowed_token_ids", allowed, vocab_size)
+    return sorted(set(allowed))
+
+
+def _stop_token_ids(token_ids: list[int], vocab_size: int, limits: Limits) -> list[int]:
+    if len(token_ids) > limits.max_stop_token_ids:
+        raise BadRequestError(
+            f"stop_token_ids has {len(token_ids)} entries; at most {limits.max_stop_token_ids} are taken",
+            param="stop_token_ids",
+        )
+    check_token_ids("stop_token_ids", token_ids, vocab_size)
+    return list(dict.fromkeys(token_ids))
+
+
+def _stop(stop: str | list[str] | None, limits: Limits) -> list[str]:
+    found = [stop] if isinstance(stop, str) else list(stop or [])
+    if len(found) > limits.max_stop:
+        raise BadRequestError(f"stop has {len(found)} strings; at most {limits.max_stop} are taken", param="stop")
+    for string in found:
+        if not string:
+            raise BadRequestError("stop must not contain an empty string", param="stop")
+        if len(string) > limits.max_stop_length:
+            raise BadRequestError(
+                f"stop has a string of {len(string)} characters; at most {limits.max_stop_length} are taken",
+                param="stop",
+            )
+    return list(dict.fromkeys(found))
+
+
+def _bad_words(words: list[str], vocabulary: Vocabulary, limits: Limits) -> list[list[int]]:
+    """Each word as it is spelled at the start of a text and after a blank: these are different tokens."""
+    if len(words) > limits.max_bad_words:
+        raise BadRequestError(
+            f"bad_words has {len(words)} entries; at most {limits.max_bad_words} are taken", param="bad_words"
+        )
+    found: dict[tuple[int, ...], None] = {}
+    for word in words:
+        if len(word) > limits.max_stop_length:
+            raise BadRequestError(
+                f"bad_words has a word of {len(word)} characters; at most {limits.max_stop_length} are taken",
+                param="bad_words",
+            )
+        spelled = [
+            tuple(vocabulary.tokenizer.encode(prefix + word.lstrip(" "), add_special_tokens=False, literal=True))
+            for prefix in ("", " ")
+        ]
+        if not word.strip(" ") or not all(spelled):
+            raise BadRequestError(f"bad_words: {short(word)} is no word that the tokeniser knows", param="bad_words")
+        found.update(dict.fromkeys(spelled))
+    return [list(token_ids) for token_ids in found]

@@ -1,0 +1,60 @@
+"""Everything that the HTTP side works with, made by app/serving.py (or by a test) and handed to create_app."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+
+from attrs import field, frozen
+
+from app.engine import EngineClient
+from app.limits import Limits
+from app.metrics import Metrics
+from app.model_card import ModelCard
+from app.render import ChatTemplate
+from app.tokenizer import Tokenizer
+from protocol.errors import UnavailableError
+from protocol.spec import EngineFacts
+
+
+def random_seed() -> int:
+    """A non-negative int64."""
+    return secrets.randbits(63)
+
+
+@frozen
+class Services:
+    """The composition root's product. Nothing in it is replaced while serving."""
+
+    engine: EngineClient
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    """None: the checkpoint has no chat template, and chats are refused."""
+    model: ModelCard
+    metrics: Metrics
+    limits: Limits = field(factory=Limits)
+    api_keys: tuple[str, ...] = ()
+    """None: everybody may use every route."""
+    root_path: str = ""
+    version: str = "0.0.0"
+    clock: Callable[[], float] = time.time
+    """Unix time in seconds, for the `created` fields."""
+    seed: Callable[[], int] = random_seed
+    """Gives the seed of a request that has none."""
+
+    @property
+    def fingerprint(self) -> str:
+        return f"trillm-{self.version}"
+
+    def facts(self) -> EngineFacts:
+        """What the engine learnt while it started. Raises UnavailableError until then."""
+        facts = self.engine.facts
+        if facts is None:
+            raise UnavailableError(f"Not ready: {self.engine.readiness.reason or 'the engine is starting'}")
+        return facts
+
+    def vocab_size(self) -> int:
+        """Token ids below this have both an embedding and a spelling. Ids that only pad the embedding are refused:
+        they were never trained and stand for no text."""
+        return min(self.facts().vocab_size, self.tokenizer.vocab_size)

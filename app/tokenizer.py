@@ -1,0 +1,105 @@
+"""Text to token ids and back, with the checkpoint's own tokeniser (the `tokenizers` library, no transformers).
+
+Used by the routes for prompts, by app/render.py for chats, and by app/sampling.py for bad words.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+import tokenizers
+import trio
+
+from protocol.errors import BadRequestError, CheckpointError
+
+_INLINE_CHARACTERS = 4_000
+"""Texts up to this length are encoded on the spot (well under a millisecond); longer ones in a worker thread."""
+
+
+class Tokenizer:
+    """Immutable after construction, so that worker threads may share it."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, literal: tokenizers.Tokenizer) -> None:
+        """`literal` is a second instance of the same tokeniser: it reads special tokens' spellings as plain text."""
+        self._tokenizer = tokenizer
+        self._literal = literal
+        self._literal.encode_special_tokens = True
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        """One more than the highest token id."""
+        self._longest_token = max(map(len, vocabulary), default=1)
+        self.special_tokens = {
+            token.content: token_id
+            for token_id, token in tokenizer.get_added_tokens_decoder().items()
+            if token.special and token.content
+        }
+        """Spelling to token id, of the control tokens only."""
+        spellings = sorted(self.special_tokens, key=len, reverse=True)
+        self._special = re.compile("(" + "|".join(map(re.escape, spellings)) + ")") if spellings else None
+        self._limiter = trio.CapacityLimiter(2)
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Path) -> Tokenizer:
+        """Reads tokenizer.json. Raises CheckpointError."""
+        path = checkpoint / "tokenizer.json"
+        try:
+            text = path.read_text(encoding="utf-8")
+            return cls(tokenizers.Tokenizer.from_str(text), tokenizers.Tokenizer.from_str(text))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: {error}") from error
+        except Exception as error:  # the library raises plain Exception for what it cannot read
+            raise CheckpointError(f"{path} is not a tokeniser that can be read: {error}") from error
+
+    def find_special(self, text: str) -> list[str]:
+        """The spellings of control tokens that occur in the text, each once."""
+        return list(dict.fromkeys(self._special.findall(text))) if self._special else []
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, literal: bool = False) -> list[int]:
+        """Token ids of a text. With `literal`, control tokens' spellings in it are plain text."""
+        tokenizer = self._literal if literal else self._tokenizer
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_parts(self, text: str, hidden: dict[str, str]) -> list[int]:
+        """Like `encode` without added tokens, for a text in which the characters of `hidden` stand for spellings
+        that must stay plain text. Each run between real control tokens is encoded in one go, so that its tokens merge
+        as they do anywhere else.
+        """
+        ids: list[int] = []
+        table = str.maketrans(hidden)
+        for part in self._special.split(text) if self._special else [text]:
+            if part in self.special_tokens:
+                ids.append(self.special_tokens[part])
+            elif part:
+                ids += self.encode(part.translate(table), add_special_tokens=False, literal=True)
+        return ids
+
+    def check_length(self, text: str, max_model_len: int) -> None:
+        """Refuses, before any work, a text that cannot fit whatever its tokens are."""
+        limit = max_model_len * self._longest_token
+        if len(text) > limit:
+            raise BadRequestError(
+                f"This model's maximum context length is {max_model_len} tokens; a text of {len(text)} characters has "
+                f"more (no token stands for more than {self._longest_token} characters).",
+                code="context_length_exceeded",
+            )
+
+    async def encode_long(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """`encode`, in a worker thread if the text is long."""
+        encode = partial(self.encode, text, add_special_tokens=add_special_tokens)
+        if len(text) <= _INLINE_CHARACTERS:
+            return encode()
+        return await trio.to_thread.run_sync(encode, limiter=self._limiter)
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        """Text of token ids, all of which are below `vocab_size`."""
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+    def token(self, token_id: int) -> str:
+        """The token as the vocabulary spells it, "" for an id that has none."""
+        return self._tokenizer.id_to_token(token_id) or ""
+
+    def token_id(self, token: str) -> int | None:
+        found = self._tokenizer.token_to_id(token)
+        return found if found is None else int(found)

@@ -1,0 +1,175 @@
+"""An engine client without engines: it answers each prompt with the same known text, one token at a time.
+
+A test can hold it (`hold`, `let`), kill it, make it refuse or fail, and read what it was asked and what it aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import trio
+from attrs import define, field
+
+from app.engine import Prompt, Readiness
+from app.tokenizer import Tokenizer
+from protocol.errors import EngineDeadError, TrillmError
+from protocol.ids import RequestId
+from protocol.messages import EngineStats, FinishReason, Logprob, PositionLogprobs, RequestOutput
+from protocol.sampling import SamplingParams
+from protocol.spec import EngineFacts
+
+TEXT = " Over the water hung a thin mist, and from the houses one could hear the clatter of breakfast plates."
+
+
+@define(eq=False)
+class FakeEngine:
+    tokenizer: Tokenizer
+    reply: Callable[[Prompt, int], str] = lambda prompt, index: TEXT
+    """The whole text for a prompt and its index; max_tokens and stop strings cut it."""
+    max_model_len: int = 256
+    tokens_per_delta: int = 1
+    facts: EngineFacts | None = None
+    readiness: Readiness = field(factory=lambda: Readiness(True))
+    alive: bool = True
+    stats: EngineStats = field(factory=EngineStats)
+    num_requests: int = 0
+    refusal: TrillmError | None = None
+    """What entering `generate` raises."""
+    fails_after: dict[int, int] = field(factory=dict)
+    """Prompt index to the number of tokens after which that sequence ends with an error."""
+    dies_after: int | None = None
+    """Deltas after which every generation raises EngineDeadError."""
+    prompts: list[Prompt] = field(factory=list)
+    num_aborted: int = 0
+    num_left: int = 0
+    """Generations that were left."""
+    _gate: trio.Semaphore | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.facts = EngineFacts(self.max_model_len, 64, 16, self.tokenizer.vocab_size, "cpu", "float32", 0, 0)
+
+    def hold(self) -> None:
+        """From now on no delta comes without `let`."""
+        self._gate = trio.Semaphore(0)
+
+    def let(self, deltas: int = 1) -> None:
+        assert self._gate is not None
+        for _ in range(deltas):
+            self._gate.release()
+
+    def generate(self, prompts: Sequence[Prompt]) -> AbstractAsyncContextManager[FakeGeneration]:
+        return self._generate(prompts)
+
+    @asynccontextmanager
+    async def _generate(self, prompts: Sequence[Prompt]) -> AsyncIterator[FakeGeneration]:
+        await trio.lowlevel.checkpoint()
+        if self.refusal is not None:
+            raise self.refusal
+        self.prompts += prompts
+        self.num_requests += len(prompts)
+        generation = FakeGeneration(self, prompts)
+        try:
+            yield generation
+        finally:
+            self.num_requests -= len(prompts)
+            self.num_left += 1
+            self.num_aborted += generation.num_unfinished
+
+    async def pass_gate(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._gate is not None:
+            await self._gate.acquire()
+
+
+class FakeGeneration:
+    def __init__(self, engine: FakeEngine, prompts: Sequence[Prompt]) -> None:
+        self._engine = engine
+        self._sequences = [_Sequence(engine, prompt, index) for index, prompt in enumerate(prompts)]
+        self._num_deltas = 0
+
+    @property
+    def num_unfinished(self) -> int:
+        return sum(not sequence.finished for sequence in self._sequences)
+
+    @property
+    def finished(self) -> bool:
+        return self.num_unfinished == 0
+
+    async def receive(self) -> list[tuple[int, RequestOutput]]:
+        assert not self.finished
+        await self._engine.pass_gate()
+        if self._num_deltas == self._engine.dies_after:
+            raise EngineDeadError("The engine died")
+        self._num_deltas += 1
+        return [(index, sequence.step()) for index, sequence in enumerate(self._sequences) if not sequence.finished]
+
+
+class _Sequence:
+    def __init__(self, engine: FakeEngine, prompt: Prompt, index: int) -> None:
+        self._engine = engine
+        self._prompt = prompt
+        self._params: SamplingParams = prompt.sampling_params
+        self._fails_after = engine.fails_after.get(index)
+        text, self._stop = _stopped(engine.reply(prompt, index), self._params.stop)
+        self._ids = engine.tokenizer.encode(text, add_special_tokens=False)
+        self._reason = FinishReason.STOP
+        if len(self._ids) > self._params.max_tokens or not self._ids:
+            self._ids = self._ids[: self._params.max_tokens]
+            self._reason, self._stop = FinishReason.LENGTH, None
+        self._done = 0
+        self._told = ""
+        self.finished = False
+
+    def step(self) -> RequestOutput:
+        new = self._ids[self._done : self._done + self._engine.tokens_per_delta]
+        offset = self._done
+        self._done += len(new)
+        error = None
+        reason = self._reason if self._done == len(self._ids) else None
+        if self._fails_after is not None and self._done >= self._fails_after:
+            reason, error = FinishReason.ERROR, "The grammar went wrong"
+        self.finished = reason is not None
+        return RequestOutput(
+            RequestId("r"),
+            offset,
+            new,
+            self._text(reason),
+            logprobs=None if self._params.logprobs is None else [self._logprobs(token_id) for token_id in new],
+            prompt_logprobs=self._prompt_logprobs() if offset == 0 else None,
+            finish_reason=reason,
+            stop_reason=self._stop if reason is FinishReason.STOP else None,
+            error=error,
+            num_cached_tokens=min(2, len(self._prompt.prompt_token_ids) - 1),
+        )
+
+    def _text(self, reason: FinishReason | None) -> str:
+        """What has become readable: an incomplete character waits, as the real output handler lets it."""
+        whole = self._engine.tokenizer.decode(self._ids[: self._done])
+        if reason is None:
+            whole = whole.rstrip("�")
+        new = whole[len(self._told) :]
+        self._told = whole
+        return new
+
+    def _logprobs(self, token_id: int, count: int | None = None) -> PositionLogprobs:
+        count = self._params.logprobs if count is None else count
+        others = [other for other in range(3, 30) if other != token_id]
+        ids = [token_id, *others][: count or 0]
+        top = [self._logprob(other, rank) for rank, other in enumerate(ids, 1)]
+        return PositionLogprobs(self._logprob(token_id, 1), top)
+
+    def _logprob(self, token_id: int, rank: int) -> Logprob:
+        text = self._engine.tokenizer.decode([token_id])
+        return Logprob(token_id, text, text.encode(), -0.5 * rank if rank < 3 else float("-inf"), rank)
+
+    def _prompt_logprobs(self) -> list[PositionLogprobs | None] | None:
+        count = self._params.prompt_logprobs
+        if count is None:
+            return None
+        return [None, *(self._logprobs(token_id, count) for token_id in self._prompt.prompt_token_ids[1:])]
+
+
+def _stopped(text: str, stop: list[str]) -> tuple[str, str | None]:
+    found = sorted((at, string) for string in stop if (at := text.find(string)) >= 0)
+    return (text[: found[0][0]], found[0][1]) if found else (text, None)
