@@ -185,6 +185,18 @@ async def stop_on_failure(service: Service, stop: trio.Event) -> None:
 # ---------------------------------------------------------------------- the hypercorn command
 
 
+def create_app_from_environment() -> QuartTrio:
+    """As `trillm serve` without arguments would serve it: MODEL and settings from TRILLM_* and TRILLM_CONFIG.
+
+    Raises BadRequestError or CheckpointError. Fetches the model if it is not there yet.
+    """
+    from app.cli import fetch, set_up_logging, settings_from_environment
+
+    model, settings = settings_from_environment()
+    set_up_logging(settings.log_level)
+    return attach_to_lifespan(Service(settings, fetch(model, settings)))
+
+
 def attach_to_lifespan(service: Service) -> QuartTrio:
     """The application for `hypercorn --worker-class trio`: its lifespan owns the actors.
 

@@ -151,7 +151,7 @@ class Engine:
             case AbortRequest(client_index=index, request_ids=ids):
                 self._abort(index, ids)
             case ResyncRequest(client_index=index, offsets=offsets):
-                self._publish(self._scheduler.resync(index, offsets))
+                self._publish((index, output) for output in self._scheduler.resync(index, offsets))
             case UtilityRequest(client_index=index, call_id=call_id):
                 state = EngineState(self._scheduler.stats(), self._scheduler.request_ids, self._pulse.beat().phase)
                 self._publishers[index].reply(call_id, state)

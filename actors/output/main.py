@@ -10,7 +10,7 @@ from typing import assert_never, final
 import trio
 
 from actors.child import Control, Pulse
-from actors.output.processor import OutputProcessor
+from actors.output.processor import OutputProcessor, Processed
 from actors.output.vocabulary import load_vocabulary
 from protocol.codec import APP_INPUT, ENGINE_INPUT, ENGINE_OUTPUT, OUTPUT_INPUT
 from protocol.ids import ClientIndex, EngineIndex, RequestId
@@ -51,6 +51,8 @@ class Attachment:
         self.epoch = attach.epoch
         self.processor = processor
         self.stats = EngineStats()
+        self.engine: Outbox[EngineInput] | None = None
+        """None until the links are open; nothing has been heard before that."""
         self._next_seq: int | None = None
 
     def in_sequence(self, seq: int) -> bool:
@@ -104,7 +106,7 @@ class OutputHandler:
         match message:
             case EngineCoreRequest():
                 if attachment := self._attachment(message):
-                    self._tell(attachment, attachment.processor.register(message))
+                    self._act(attachment.processor.register(message), attachment)
             case AbortRequest(request_ids=ids):
                 for attachment in self._attachments.values():
                     attachment.processor.abort(ids)
@@ -123,14 +125,14 @@ class OutputHandler:
         return next((a for a in self._attachments.values() if a.epoch == request.epoch), None)
 
     async def _hear(self, attach: AttachEngine, attachment: Attachment, scope: trio.CancelScope) -> None:
-        with scope, self._attach(attach) as (inbox, engine):
+        with scope, self._attach(attach) as (inbox, attachment.engine):
             while True:
                 for message in await receive_batch(inbox):
                     if message.epoch == attachment.epoch:
-                        self._take_output(message, attachment, engine)
+                        self._take_output(message, attachment)
                 self._pulse.step += 1
 
-    def _take_output(self, message: EngineOutput, attachment: Attachment, engine: Outbox[EngineInput]) -> None:
+    def _take_output(self, message: EngineOutput, attachment: Attachment) -> None:
         match message:
             case Welcome(next_seq=next_seq):
                 attachment.welcome(next_seq)
@@ -138,30 +140,31 @@ class OutputHandler:
             case EngineCoreOutputs(seq=seq, stats=stats):
                 missed = not attachment.in_sequence(seq)
                 attachment.stats = stats
-                processed = attachment.processor.process(message)
-                if processed.aborts:
-                    engine.send_nowait(AbortRequest(attachment.epoch, self._client_index, processed.aborts))
-                resync = attachment.processor.offsets() if missed else processed.resync
-                self._resync(resync, attachment, engine)
-                self._tell(attachment, processed.outputs)
+                self._act(attachment.processor.process(message), attachment)
+                if missed:
+                    self._resync(attachment.processor.offsets(), attachment)
             case EngineHeartbeat(next_seq=next_seq, stats=stats):
                 if attachment.is_behind(next_seq):
-                    self._resync(attachment.processor.offsets(), attachment, engine)
+                    self._resync(attachment.processor.offsets(), attachment)
                 attachment.stats = stats
                 self._tell(attachment, [])
             case UtilityReply(seq=seq):
                 if not attachment.in_sequence(seq):
-                    self._resync(attachment.processor.offsets(), attachment, engine)
+                    self._resync(attachment.processor.offsets(), attachment)
                 self._app.send_nowait(UtilityAnswer(attachment.engine_index, message))
             case _:
                 assert_never(message)
 
-    def _resync(self, offsets: dict[RequestId, int], attachment: Attachment, engine: Outbox[EngineInput]) -> None:
-        if offsets:
-            logger.warning(
-                "engine %s: output was lost, asking again for %s requests", attachment.engine_index, len(offsets)
-            )
-            engine.send_nowait(ResyncRequest(attachment.epoch, self._client_index, offsets))
+    def _act(self, processed: Processed, attachment: Attachment) -> None:
+        if processed.aborts and attachment.engine:
+            attachment.engine.send_nowait(AbortRequest(attachment.epoch, self._client_index, processed.aborts))
+        self._resync(processed.resync, attachment)
+        self._tell(attachment, processed.outputs)
+
+    def _resync(self, offsets: dict[RequestId, int], attachment: Attachment) -> None:
+        if offsets and attachment.engine:
+            logger.warning("engine %s: output lost, asking again (%s requests)", attachment.engine_index, len(offsets))
+            attachment.engine.send_nowait(ResyncRequest(attachment.epoch, self._client_index, offsets))
 
     def _tell(self, attachment: Attachment, outputs: list[RequestOutput]) -> None:
         self._app.send_nowait(RequestOutputs(attachment.engine_index, attachment.epoch, outputs, attachment.stats))

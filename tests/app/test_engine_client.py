@@ -1,0 +1,229 @@
+"""The engine client over real actor mains (memory channels, virtual time): every request ends exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from app.engine import Prompt
+from app.engine_client import ActorEngineClient
+from protocol.errors import EngineDeadError, UnavailableError
+from protocol.messages import AbortRequest, EngineCoreOutputs, FinishReason, ResyncRequest
+from protocol.sampling import SamplingParams
+from tests.helpers.memory_house import MemoryHouse, open_memory_house
+
+
+@asynccontextmanager
+async def open_client(checkpoint: Path, max_live: int = 100, **fields: object) -> AsyncIterator[tuple]:
+    async with open_memory_house(checkpoint, **fields) as house, trio.open_nursery() as nursery:
+        client = ActorEngineClient(max_live_requests=max_live)
+        nursery.start_soon(client.run, house)
+        await client.attached_once.wait()
+        yield client, house, nursery
+        nursery.cancel_scope.cancel()
+
+
+def a_prompt(*ids: int, max_tokens: int = 8, **fields: object) -> Prompt:
+    return Prompt(list(ids) or [5, 6, 7], SamplingParams(max_tokens=max_tokens, seed=1, **fields))
+
+
+async def collect(client: ActorEngineClient, *prompts: Prompt) -> list[tuple[str, list[int], FinishReason | None]]:
+    """Text, token ids and finish reason of each prompt."""
+    texts, ids, ends = [""] * len(prompts), [[] for _ in prompts], [None] * len(prompts)
+    async with client.generate(prompts) as generation:
+        while not generation.finished:
+            for index, output in await generation.receive():
+                assert output.offset == len(ids[index]), "deltas are contiguous"
+                assert ends[index] is None, "nothing comes after the end"
+                texts[index] += output.text
+                ids[index] += output.token_ids
+                ends[index] = output.finish_reason
+    return list(zip(texts, ids, ends, strict=True))
+
+
+async def test_each_prompt_of_a_call_gets_its_tokens_and_one_end(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, _, _):
+        alone = [(await collect(client, a_prompt(5, i)))[0] for i in range(3)]
+        together = await collect(client, *(a_prompt(5, i) for i in range(3)))
+
+        assert alone == together
+        assert all(len(ids) == 8 and end is FinishReason.LENGTH for _, ids, end in together)
+        assert client.num_requests == 0
+
+
+async def test_leaving_early_aborts_in_the_engine_and_frees_everything(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, house, _):
+        async with client.generate([a_prompt(max_tokens=1500), a_prompt(9, max_tokens=1500)]) as generation:
+            await generation.receive()
+        await wait_all_tasks_blocked()
+        state = await client.engine_state(0)
+
+        assert client.num_requests == 0
+        assert state.request_ids == []
+        assert state.stats.kv_blocks_used == 0
+        aborts = [m for m in house.engine_inputs if isinstance(m, AbortRequest)]
+        assert sorted(i for abort in aborts for i in abort.request_ids) == ["r1", "r2"]
+
+
+async def test_cancelling_at_any_moment_leaves_nothing_behind(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, _, _):
+        for ticks in range(30):
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+
+                    async def cancel_later(scope=scope, ticks=ticks):
+                        for _ in range(ticks):
+                            await trio.lowlevel.checkpoint()
+                        scope.cancel()
+
+                    nursery.start_soon(cancel_later)
+                    await collect(client, a_prompt(max_tokens=100), a_prompt(8, max_tokens=3))
+            await wait_all_tasks_blocked()
+            state = await client.engine_state(0)
+
+            assert (client.num_requests, state.request_ids, state.stats.kv_blocks_used) == (0, [], 0), ticks
+
+
+async def test_a_full_queue_refuses_the_whole_call_and_starts_none_of_it(checkpoint, autojump_clock):
+    async with open_client(checkpoint, max_live=2) as (client, _, _):
+        with pytest.raises(UnavailableError) as caught:
+            async with client.generate([a_prompt(), a_prompt(), a_prompt()]):
+                pass
+
+        assert "the limit is 2" in caught.value.message
+        assert caught.value.retry_after is not None
+        assert client.num_requests == 0
+
+
+@pytest.mark.parametrize("victim", ["engine-0", "output-0"])
+async def test_the_death_of_an_actor_is_told_at_once_and_service_resumes(checkpoint, autojump_clock, victim):
+    async with open_client(checkpoint) as (client, house, nursery):
+        with pytest.raises(EngineDeadError, match="killed by the test"):
+            async with client.generate([a_prompt(max_tokens=1500)]) as generation:
+                await generation.receive()
+                house.kill(victim)
+                while True:
+                    await generation.receive()
+
+        await wait_all_tasks_blocked()
+        assert not client.readiness.ready
+        with pytest.raises(UnavailableError):
+            async with client.generate([a_prompt()]):
+                pass
+
+        nursery.start_soon(house.run_engine if victim == "engine-0" else house.run_output)
+        await wait_all_tasks_blocked()
+        assert client.readiness.ready
+        assert (await collect(client, a_prompt()))[0][2] is FinishReason.LENGTH
+        state = await client.engine_state(0)
+        assert state.request_ids == []
+
+
+async def test_an_unanswered_operation_fails_when_its_engine_dies(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, house, _):
+        house.wire = lambda message, deliver: None  # the answer gets lost
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_expect_death, client)
+            await wait_all_tasks_blocked()
+            house.kill("engine-0")
+
+
+async def _expect_death(client):
+    with pytest.raises(EngineDeadError):
+        await client.engine_state(0)
+
+
+async def test_an_operation_without_an_answer_ends_at_its_deadline(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, house, _):
+        house.wire = lambda message, deliver: None
+        began = trio.current_time()
+        with pytest.raises(trio.TooSlowError):
+            await client.engine_state(0)
+
+        assert trio.current_time() - began == pytest.approx(10)
+
+
+async def test_a_house_that_gives_up_ends_every_request_and_health(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, house, _):
+        async with client.generate([a_prompt(max_tokens=1500)]) as generation:
+            await generation.receive()
+            house.give_up("engine-0 died 4 times within 60 s")
+            with pytest.raises(EngineDeadError, match="died 4 times"):
+                while True:
+                    await generation.receive()
+
+        assert not client.alive
+        assert client.failed.is_set()
+
+
+async def test_a_reader_that_stays_away_costs_one_delta_and_loses_no_token(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, _, _):
+        expected = (await collect(client, a_prompt(max_tokens=200)))[0]
+        async with client.generate([a_prompt(max_tokens=200)]) as generation:
+            await trio.sleep(60)
+            [(index, output)] = await generation.receive()
+
+        assert (index, output.text, output.token_ids, output.finish_reason) == (0, *expected)
+        assert generation.finished
+
+
+class Lossy:
+    """A wire that does to the n-th frame what the n-th letter says: k keep, d drop, t twice, l late (after the next)."""
+
+    def __init__(self, fates: str) -> None:
+        self._fates = iter(fates)
+        self._late: list = []
+
+    def __call__(self, message, deliver) -> None:
+        fate = next(self._fates, "k") if isinstance(message, EngineCoreOutputs) else "k"
+        if fate in "kt":
+            deliver(message)
+        if fate == "t":
+            deliver(message)
+        late, self._late = self._late, [message] if fate == "l" else []
+        for old in late:
+            deliver(old)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(fates=st.text("kdtl", max_size=30))
+async def test_lost_doubled_and_late_frames_change_no_text(checkpoint, autojump_clock, fates):
+    async with open_client(checkpoint) as (client, house, _):
+        prompts = [a_prompt(5, i, max_tokens=12 + i, logprobs=1) for i in range(3)]
+        expected = await collect(client, *prompts)
+        house.wire = Lossy(fates)
+        with trio.fail_after(120):
+            assert await collect(client, *prompts) == expected
+
+
+async def test_a_lost_last_frame_is_asked_for_again_at_the_next_heartbeat(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, house, _):
+        expected = await collect(client, a_prompt())
+        house.wire = Lossy("k" * 7 + "d")
+        began = trio.current_time()
+
+        assert await collect(client, a_prompt()) == expected
+        assert trio.current_time() - began < 2.5
+        assert any(isinstance(message, ResyncRequest) for message in house.engine_inputs)
+
+
+async def test_requests_are_not_sent_before_the_subscription_was_seen(checkpoint, autojump_clock):
+    house: MemoryHouse
+    async with open_memory_house(checkpoint) as house, trio.open_nursery() as nursery:
+        client = ActorEngineClient(max_live_requests=1)
+        with pytest.raises(UnavailableError):
+            async with client.generate([a_prompt()]):
+                pass
+        nursery.start_soon(client.run, house)
+        await client.attached_once.wait()
+
+        assert (await collect(client, a_prompt()))[0][2] is FinishReason.LENGTH
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,210 @@
+"""The actors without processes: their mains as tasks over memory channels, around the dummy runner.
+
+Fulfils actors.handles.House, so that whatever runs over the real actors runs over this in virtual time. A test may
+replace `wire` to lose, double or delay what the engine publishes, and may kill the actors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import msgspec
+import trio
+
+from actors.child import Pulse
+from actors.engine.main import make_engine
+from actors.engine.stepper import InlineStepper
+from actors.handles import ActorState, EngineLost, HouseEvent, HouseFailed, OutputLost
+from actors.output.main import OutputHandler
+from actors.output.processor import OutputProcessor
+from actors.output.vocabulary import load_vocabulary
+from gpu.fake_runner import FakeRunner
+from protocol.ids import ClientIndex, EngineIndex, Epoch
+from protocol.links import Inbox, Outbox
+from protocol.messages import AttachEngine, EngineInput, EngineOutput, OutputInput
+from protocol.spec import EngineFacts, EngineSpec, LoadFormat
+
+CLIENT = ClientIndex(0)
+ENGINE = EngineIndex(0)
+
+Wire = Callable[[EngineOutput, Callable[[EngineOutput], None]], None]
+"""Given what the engine publishes, calls the function with what arrives."""
+
+
+def straight(message: EngineOutput, deliver: Callable[[EngineOutput], None]) -> None:
+    deliver(message)
+
+
+class MemoryClient:
+    """The engine's side of one client's output socket. Nobody subscribed: what is sent is lost, as with ZMQ."""
+
+    def __init__(self, house: MemoryHouse) -> None:
+        self._house = house
+        self._say, self._hear = trio.open_memory_channel[bool](math.inf)
+        self._deliver: Callable[[EngineOutput], None] | None = None
+
+    def send_nowait(self, value: EngineOutput) -> None:
+        if self._deliver is not None:
+            self._house.wire(value, self._deliver)
+
+    async def receive(self) -> bool:
+        return await self._hear.receive()
+
+    @contextmanager
+    def subscribed(self) -> Iterator[Inbox[EngineOutput]]:
+        say, hear = trio.open_memory_channel[EngineOutput](math.inf)
+        self._deliver = say.send_nowait
+        self._say.send_nowait(True)
+        try:
+            yield hear
+        finally:
+            self._deliver = None
+            self._say.send_nowait(False)
+
+
+class MemoryHouse:
+    """Made by `open_memory_house`."""
+
+    def __init__(self, checkpoint: Path, spec: EngineSpec) -> None:
+        self._say, self.events = trio.open_memory_channel[HouseEvent](math.inf)
+        self._vocabulary = load_vocabulary(checkpoint)
+        self._spec = spec
+        self._epoch = 0
+        self._engine: Outbox[EngineInput] | None = None
+        self._engine_epoch = Epoch(0)
+        self._client: MemoryClient | None = None
+        self._facts: EngineFacts | None = None
+        self._output: Outbox[OutputInput] | None = None
+        self._scopes: dict[str, trio.CancelScope] = {}
+        self.wire: Wire = straight
+        self.engine_inputs: list[EngineInput] = []
+        """Everything that was sent to an engine, by the app or by the output handler."""
+        self.engine_up = trio.Event()
+
+    # ------------------------------------------------------------------ House
+
+    def engine_facts(self, index: EngineIndex) -> EngineFacts | None:
+        return self._facts
+
+    def send_to_engine(self, index: EngineIndex, message: EngineInput) -> bool:
+        if self._engine is None or message.epoch != self._engine_epoch:
+            return False
+        self._engine.send_nowait(message)
+        return True
+
+    def send_to_output(self, message: OutputInput) -> bool:
+        if self._output is None:
+            return False
+        self._output.send_nowait(message)
+        return True
+
+    def states(self) -> list[ActorState]:
+        return [
+            ActorState(
+                name=name, epoch=Epoch(self._epoch), pid=None, ready=name in self._scopes, phase="serve",
+                phase_seconds=0.0, heartbeat_age=0.0, progress=1.0, restarts=0, last_end=None,
+            )
+            for name in ("engine-0", "output-0")
+        ]
+
+    # ------------------------------------------------------------------ lives and deaths
+
+    async def run_engine(self) -> None:
+        """One incarnation, until it is killed."""
+        epoch = self._new_epoch()
+        stepper = InlineStepper(FakeRunner(self._spec))
+        client = MemoryClient(self)
+        say, inbox = trio.open_memory_channel[EngineInput](math.inf)
+        spec = msgspec.structs.replace(self._spec, epoch=epoch)
+        engine = make_engine(spec, stepper, {CLIENT: client}, Pulse())
+        with trio.CancelScope() as scope:
+            self._scopes["engine-0"] = scope
+            self._engine, self._engine_epoch, self._client, self._facts = Recorder(self, say), epoch, client, stepper.facts
+            self.send_to_output(self._attachment())
+            self.engine_up.set()
+            try:
+                await engine.run(inbox)
+            finally:
+                self._engine = self._client = self._facts = None
+                self.engine_up = trio.Event()
+                del self._scopes["engine-0"]
+        self._say.send_nowait(EngineLost(ENGINE, epoch, "killed by the test"))
+
+    async def run_output(self) -> None:
+        """One incarnation, until it is killed."""
+        say, inbox = trio.open_memory_channel[OutputInput](math.inf)
+        handler = OutputHandler(CLIENT, lambda: OutputProcessor(self._vocabulary), self._say, self._attach, Pulse())
+        with trio.CancelScope() as scope:
+            self._scopes["output-0"] = scope
+            self._output = say
+            if self._engine is not None:
+                self.send_to_output(self._attachment())
+            try:
+                await handler.run(inbox)
+            finally:
+                self._output = None
+                del self._scopes["output-0"]
+        self._say.send_nowait(OutputLost("killed by the test"))
+
+    def kill(self, name: str) -> None:
+        self._scopes[name].cancel()
+
+    def give_up(self, reason: str) -> None:
+        self._say.send_nowait(HouseFailed(reason))
+
+    def _attachment(self) -> AttachEngine:
+        return AttachEngine(ENGINE, self._engine_epoch, "memory", "memory")
+
+    @contextmanager
+    def _attach(self, message: AttachEngine) -> Iterator[tuple[Inbox[EngineOutput], Outbox[EngineInput]]]:
+        client, engine = self._client, self._engine
+        if client is None or engine is None or message.epoch != self._engine_epoch:
+            say, hear = trio.open_memory_channel[EngineOutput](0)  # it is gone again: nothing will ever come
+            with say, hear:
+                yield hear, Nowhere()
+            return
+        with client.subscribed() as inbox:
+            yield inbox, engine
+
+    def _new_epoch(self) -> Epoch:
+        self._epoch += 1
+        return Epoch(self._epoch)
+
+
+class Recorder:
+    """An outbox to the engine that remembers what went through it."""
+
+    def __init__(self, house: MemoryHouse, outbox: Outbox[EngineInput]) -> None:
+        self._house = house
+        self._outbox = outbox
+
+    def send_nowait(self, value: EngineInput) -> None:
+        self._house.engine_inputs.append(value)
+        self._outbox.send_nowait(value)
+
+
+class Nowhere:
+    """An outbox to an engine that is gone."""
+
+    def send_nowait(self, value: EngineInput) -> None:
+        pass
+
+
+def dummy_engine_spec(checkpoint: Path, **fields: object) -> EngineSpec:
+    """A spec of the dummy runner; keyword arguments replace its fields."""
+    spec = EngineSpec(ENGINE, Epoch(0), "", {CLIENT: ""}, str(checkpoint), load_format=LoadFormat.DUMMY)
+    return msgspec.structs.replace(spec, **fields)
+
+
+@asynccontextmanager
+async def open_memory_house(checkpoint: Path, **fields: object) -> AsyncIterator[MemoryHouse]:
+    """A house whose two actors run; a killed one is started again by the test, with `run_engine` or `run_output`."""
+    house = MemoryHouse(checkpoint, dummy_engine_spec(checkpoint, **fields))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(house.run_output)
+        nursery.start_soon(house.run_engine)
+        yield house
+        nursery.cancel_scope.cancel()
