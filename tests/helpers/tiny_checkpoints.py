@@ -1,0 +1,138 @@
+"""Tiny random checkpoints of every kind that is served, with a tokeniser and a chat template, as a directory.
+
+Made with transformers, whose model is also the reference to compare with. Importing this imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+VOCAB_SIZE = 320
+"""Rows of the embedding; the tokeniser knows fewer."""
+SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CORPUS = ["The quick brown fox jumps over the lazy dog.", "Was kostet die Welt? 12345 Gulden, sagt man.", "🦊 été 狐"]
+
+SIZES = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+def _llama(**changes: object) -> PreTrainedModel:
+    return LlamaForCausalLM(LlamaConfig(**SIZES, **changes))
+
+
+def _llama3_rope() -> PreTrainedModel:
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 500.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    return _llama(head_dim=16, rope_parameters=rope)
+
+
+def _linear_rope() -> PreTrainedModel:
+    return _llama(rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0})
+
+
+def _yarn_rope() -> PreTrainedModel:
+    rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    return _llama(head_dim=32, rope_parameters=rope)
+
+
+def _mistral() -> PreTrainedModel:
+    return MistralForCausalLM(MistralConfig(**SIZES, head_dim=16, sliding_window=11))
+
+
+def _qwen2(**changes: object) -> PreTrainedModel:
+    return Qwen2ForCausalLM(Qwen2Config(**SIZES, **changes))
+
+
+def _qwen3() -> PreTrainedModel:
+    return Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=32))
+
+
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama": _llama,
+    "llama_tied": lambda: _llama(tie_word_embeddings=True),
+    "llama_biases": lambda: _llama(attention_bias=True, mlp_bias=True),
+    "llama_llama3_rope": _llama3_rope,
+    "llama_linear_rope": _linear_rope,
+    "llama_yarn_rope": _yarn_rope,
+    "mistral_sliding": _mistral,
+    "qwen2_tied": lambda: _qwen2(tie_word_embeddings=True),
+    "qwen2_sliding": lambda: _qwen2(use_sliding_window=True, sliding_window=11, max_window_layers=1),
+    "qwen3": _qwen3,
+}
+
+
+def make_checkpoint(directory: Path, kind: str = "llama", shard_size: str = "1GB") -> PreTrainedModel:
+    """Write a checkpoint of this kind (a key of MODELS) into the directory; returns the model that it was made of."""
+    model = MODELS[kind]().eval()
+    _randomise(model)
+    model.save_pretrained(directory, max_shard_size=shard_size)
+    write_tokenizer(directory)
+    return model
+
+
+def write_tokenizer(directory: Path) -> None:
+    """A byte-level BPE tokeniser with ChatML's special tokens: tokenizer.json and tokenizer_config.json."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def _randomise(model: PreTrainedModel) -> None:
+    """Weights large enough that every part of the arithmetic shows in the logits, biases and norms included."""
+    generator = torch.Generator().manual_seed(20240517)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1.0 + 0.2 * noise if "norm" in name else 0.2 * noise)
