@@ -49,9 +49,13 @@ class Progress:
                 shown_nowhere = {"file": io.StringIO(), "disable": False, "mininterval": 0}
                 super().__init__(*args, **(kwargs | shown_nowhere))  # type: ignore[no-untyped-call]
 
-            def display(self, *_args: object, **_kwargs: object) -> bool:
+            def update(self, n: float | None = 1) -> bool | None:
                 if progress.abandoned:
                     raise Abandoned
+                shown: bool | None = super().update(n)
+                return shown
+
+            def display(self, *_args: object, **_kwargs: object) -> bool:
                 if self.unit == "B":
                     progress.done, progress.total = max(progress.done, int(self.n)), int(self.total or 0)
                 return True
@@ -121,7 +125,7 @@ def _download(
         reason = "was not found: no such path here and no such model on the Hub (or a private one: set HF_TOKEN)"
         raise CheckpointError(f"the model {named} {reason}") from error
     except errors.LocalEntryNotFoundError as error:
-        reason = "is not in the local cache and the Hub cannot be reached"
+        reason = "is not wholly in the local cache and the Hub cannot be reached"
         raise CheckpointError(f"the model {named} {reason}; give the path of a model directory instead") from error
     except Abandoned:
         raise

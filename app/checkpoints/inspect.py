@@ -24,7 +24,7 @@ class Description:
     vocab_size: int
     """Rows of the embedding: token ids from 0 up to this are computable."""
     tokenizer_size: int
-    """Ids that the tokeniser knows; the embedding is often padded beyond."""
+    """The highest id that the tokeniser knows, plus one; the embedding is often padded beyond."""
     max_position_embeddings: int
     eos_token_ids: tuple[int, ...]
     """Every id that ends an answer, the most specific file's first."""
@@ -62,7 +62,7 @@ def describe(directory: Path) -> Description:
         directory=directory,
         architecture=_architecture(directory / "config.json", config),
         vocab_size=_positive(directory / "config.json", config, "vocab_size"),
-        tokenizer_size=tokenizer.get_vocab_size(),
+        tokenizer_size=max(tokenizer.get_vocab().values(), default=-1) + 1,
         max_position_embeddings=_positive(directory / "config.json", config, "max_position_embeddings"),
         eos_token_ids=_eos_token_ids(directory, config, generation, special.get("eos_token"), tokenizer),
         bos_token_id=bos,
