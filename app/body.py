@@ -26,13 +26,14 @@ _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 async def read_body(request: Request, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
     """The decoded body.
 
-    Raises UnsupportedMediaTypeError, BadRequestError, and werkzeug's errors for a body that is too large (found while it
-    comes in) or too slow.
+    Raises UnsupportedMediaTypeError, BadRequestError, and werkzeug's errors for a body that is too large (found while
+    it comes in) or too slow.
     """
     kind = request.mimetype
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise UnsupportedMediaTypeError(f"Content-Type must be application/json, not {kind[:100] or 'absent'}")
-    return decode_body(await request.get_data(cache=False), decoder, limits.max_json_depth)
+    data: bytes = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    return decode_body(data, decoder, limits.max_json_depth)
 
 
 def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], max_depth: int) -> T:

@@ -10,7 +10,8 @@ from msgspec import UNSET, UnsetType
 
 from app import sse
 from app.answer import Answer
-from app.calls import CallReader, Calls
+from app.call_reader import CallReader
+from app.calls import Calls
 from app.head import Head
 from app.logprobs import chat_logprobs, prompt_logprobs
 from app.schemas.chat import (
@@ -26,6 +27,7 @@ from app.schemas.chat import (
     FunctionDelta,
     ToolCallDelta,
 )
+from app.schemas.usage import Usage
 from protocol.messages import FinishReason, PositionLogprobs, RequestOutput
 
 
@@ -158,7 +160,7 @@ class ChatWriter:
         choice = ChatChunkChoice(index, delta, logprobs, finish_reason, stop_reason, token_ids)
         return sse.event(self._chunk([choice], usage=self._head.usage(self._answer)))
 
-    def _chunk(self, choices: list[ChatChunkChoice], usage: Any | UnsetType | None) -> ChatChunk:
+    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None) -> ChatChunk:
         head = self._head
         return ChatChunk(
             id=head.id,

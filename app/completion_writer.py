@@ -13,6 +13,7 @@ from app.answer import Answer
 from app.head import Head
 from app.logprobs import CompletionLogprobsWriter, joined, prompt_logprobs
 from app.schemas.completions import Completion, CompletionChoice, CompletionLogprobs
+from app.schemas.usage import Usage
 from protocol.messages import RequestOutput
 
 
@@ -129,7 +130,7 @@ class CompletionWriter:
             else UNSET,
         )
 
-    def _completion(self, choices: list[CompletionChoice], usage: Any | UnsetType | None) -> Completion:
+    def _completion(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> Completion:
         head = self._head
         return Completion(
             id=head.id,

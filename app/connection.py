@@ -28,4 +28,4 @@ class Connection(TrioASGIHTTPConnection):  # type: ignore[misc]
 
 def request_stack(request: Request) -> AsyncExitStack:
     """What is pushed here is left when the request ends: answered, failed, or abandoned by the client."""
-    return cast("AsyncExitStack", request.scope[_KEY])  # type: ignore[typeddict-item]
+    return cast("AsyncExitStack", request.scope[_KEY])

@@ -102,9 +102,10 @@ def _plain_message(message: Message, at: int) -> dict[str, Any]:
             }
             for call in message.tool_calls
         ]
-    for name, value in (("name", message.name), ("tool_call_id", message.tool_call_id)):
-        if value is not None:
-            plain[name] = value
+    if message.name is not None:
+        plain["name"] = message.name
+    if message.tool_call_id is not None:
+        plain["tool_call_id"] = message.tool_call_id
     return plain
 
 
@@ -127,7 +128,7 @@ def _part_text(part: str | ContentPart, at: int, i: int) -> str:
     return text
 
 
-def _arguments(arguments: str | dict[str, Any] | None) -> Any:
+def _arguments(arguments: str | dict[str, Any] | None) -> str | dict[str, Any]:
     """Templates expect an object. Arguments that a length limit cut are no JSON: they are told as the text they are,
     so that one cut call does not poison the conversation after it.
     """

@@ -45,19 +45,20 @@ def create_app(services: Services) -> QuartTrio:
     ):
         app.register_blueprint(blueprint)
     if services.api_keys:
-        app.asgi_app = AuthenticationMiddleware(app.asgi_app, services.api_keys)  # type: ignore[method-assign]
+        app.asgi_app = AuthenticationMiddleware(app.asgi_app, services.api_keys)
     return app
 
 
 def _label_requests(app: QuartTrio) -> None:
     """A client's X-Request-Id is a label for logs and comes back; nothing inside the server goes by it."""
 
-    @app.before_request
     async def label() -> None:
         sent = request.headers.get("X-Request-Id", "")
         g.request_id = sent if _LABEL.fullmatch(sent) else secrets.token_hex(16)
 
-    @app.after_request
     async def echo(response: Response) -> Response:
         response.headers["X-Request-Id"] = g.get("request_id", "-")
         return response
+
+    app.before_request(label)
+    app.after_request(echo)

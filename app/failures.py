@@ -105,5 +105,5 @@ def register_failures(app: Quart) -> None:
                     response.headers[name] = value
         return response
 
-    app.register_error_handler(HTTPException, answer)  # type: ignore[arg-type]
+    app.register_error_handler(HTTPException, answer)
     app.register_error_handler(Exception, answer)

@@ -16,8 +16,8 @@ import trio
 from llguidance import LLMatcher
 
 from app.body import nests_within
+from app.checks import short
 from app.limits import Limits
-from app.sampling import short
 from app.schemas.sampling import ResponseFormat, SamplingFields, StructuredOutputs
 from protocol.errors import BadRequestError
 from protocol.sampling import Grammar
@@ -83,7 +83,8 @@ class GrammarCompiler:
         ]
         if len(given) != 1 and not (outputs.json is False and not given):
             raise BadRequestError(
-                f"structured_outputs needs exactly one of json, regex, choice, grammar, json_object; got {given or 'none'}",
+                f"structured_outputs needs exactly one of json, regex, choice, grammar, json_object; got "
+                f"{given or 'none'}",
                 param=param,
             )
         if outputs.regex is not None:
@@ -103,7 +104,8 @@ class GrammarCompiler:
             raise BadRequestError("structured_outputs.choice needs strings that are not empty", param=param)
         if len(choices) > self._limits.max_choice_strings:
             raise BadRequestError(
-                f"structured_outputs.choice has {len(choices)} strings; at most {self._limits.max_choice_strings} are taken",
+                f"structured_outputs.choice has {len(choices)} strings; "
+                f"at most {self._limits.max_choice_strings} are taken",
                 param=param,
             )
         self._check_size(sum(map(len, choices)), param)
@@ -167,7 +169,7 @@ def _schema(written: str | dict[str, Any] | bool | None) -> dict[str, Any] | boo
     )
 
 
-def _patterns(schema: Any) -> list[str]:
+def _patterns(schema: object) -> list[str]:
     """Every regular expression in a schema, wherever it stands."""
     if isinstance(schema, list):
         return [pattern for item in schema for pattern in _patterns(item)]

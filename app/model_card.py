@@ -16,19 +16,12 @@ from protocol.errors import CheckpointError, NotFoundError
 class GenerationConfig(msgspec.Struct, frozen=True):
     """The part of a checkpoint's generation_config.json that trillm uses. What is absent stays neutral."""
 
-    eos_token_id: int | list[int] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     do_sample: bool | None = None
-
-    @property
-    def eos_token_ids(self) -> list[int]:
-        if self.eos_token_id is None:
-            return []
-        return [self.eos_token_id] if isinstance(self.eos_token_id, int) else list(self.eos_token_id)
 
 
 @frozen
@@ -55,21 +48,8 @@ class ModelCard:
 
 
 def read_generation_config(checkpoint: Path) -> GenerationConfig:
-    """generation_config.json of a checkpoint directory, neutral if it has none. Raises CheckpointError if unreadable."""
-    return _read(checkpoint / "generation_config.json")
-
-
-def read_eos_token_ids(checkpoint: Path, eos_token: int | None) -> tuple[int, ...]:
-    """Every id that ends a text: of generation_config.json, config.json, and the tokeniser's own `eos_token`."""
-    found: dict[int, None] = {}
-    for name in ("generation_config.json", "config.json"):
-        found.update(dict.fromkeys(_read(checkpoint / name).eos_token_ids))
-    if eos_token is not None:
-        found[eos_token] = None
-    return tuple(found)
-
-
-def _read(path: Path) -> GenerationConfig:
+    """generation_config.json of a checkpoint directory, neutral if it has none. Raises CheckpointError."""
+    path = checkpoint / "generation_config.json"
     if not path.exists():
         return GenerationConfig()
     try:

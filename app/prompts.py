@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from app.checks import ranged
 from app.engine import Prompt
 from app.head import Head
-from app.sampling import Vocabulary, Wanted, checked_seed, choice_seed, num_choices, ranged, sampling_params
+from app.sampling import Vocabulary, Wanted, checked_seed, choice_seed, num_choices, sampling_params
 from app.schemas.sampling import SamplingFields
 from app.services import Services
 from protocol.errors import BadRequestError
@@ -40,8 +41,8 @@ def engine_prompts(
         params = sampling_params(
             fields, wanted, len(ids), vocabulary, services.model.generation_config, services.limits, base, grammar
         )
-        for choice in range(n):
-            prompts.append(Prompt(ids, msgspec.structs.replace(params, seed=choice_seed(base, choice)), priority))
+        seeded = (msgspec.structs.replace(params, seed=choice_seed(base, choice)) for choice in range(n))
+        prompts += [Prompt(ids, each, priority) for each in seeded]
     return prompts
 
 

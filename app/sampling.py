@@ -5,11 +5,9 @@ Pure: what it needs of the model comes as a Vocabulary, what it needs of the gra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
-
 from attrs import frozen
 
+from app.checks import check_token_ids, ranged, short
 from app.limits import Limits
 from app.model_card import GenerationConfig
 from app.schemas.sampling import SamplingFields
@@ -21,8 +19,6 @@ _GREEDY_BELOW = 1e-4
 """Dividing logits by less only overflows; the result is the best token either way."""
 _INT64 = 2**63
 _GOLDEN = 0x9E3779B97F4A7C15
-
-N = TypeVar("N", int, float)
 
 
 @frozen
@@ -93,22 +89,6 @@ def sampling_params(
     )
 
 
-def ranged(name: str, value: N | None, low: N, high: N | None, default: N) -> N:
-    """The value, or the default for None. Raises BadRequestError outside [low, high]."""
-    if value is None:
-        return default
-    if value < low or (high is not None and value > high):
-        limits = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise BadRequestError(f"{name} must be {limits}, not {short(value)}", param=name)
-    return value
-
-
-def short(value: object) -> str:
-    """A value as an error message may quote it."""
-    text = repr(value) if not isinstance(value, int) or abs(value) < 2**200 else "a number of more than 60 digits"
-    return text if len(text) <= 80 else text[:80] + "…"
-
-
 def num_choices(fields: SamplingFields, limits: Limits) -> int:
     """The checked n."""
     n = ranged("n", fields.n, 1, limits.max_n, 1)
@@ -136,15 +116,6 @@ def choice_seed(seed: int, choice: int) -> int:
 def checked_logprobs(name: str, value: int | None, limits: Limits) -> int | None:
     """How many alternatives, bounded by the server's limit."""
     return None if value is None else ranged(name, value, 0, limits.max_logprobs, 0)
-
-
-def check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
-    """Raises BadRequestError for the first id outside the vocabulary."""
-    if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
-        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
-        raise BadRequestError(
-            f"{name}: token id {short(wrong)} is outside the vocabulary (0 to {vocab_size - 1})", param=name
-        )
 
 
 def _refuse_unsupported(fields: SamplingFields) -> None:

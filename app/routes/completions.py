@@ -9,11 +9,12 @@ from quart import Blueprint, Response, g, request
 
 from app.answer import open_answer
 from app.body import read_body
+from app.checks import check_token_ids
 from app.completion_writer import CompletionForm, CompletionWriter, EchoedPrompt
 from app.connection import request_stack
 from app.grammar import GrammarCompiler
 from app.prompts import engine_prompts, response_head
-from app.sampling import Wanted, check_token_ids, checked_logprobs, num_choices
+from app.sampling import Wanted, checked_logprobs, num_choices
 from app.schemas.completions import CompletionRequest
 from app.services import Services
 from app.stream import stream_response
@@ -71,7 +72,7 @@ def _prompts(prompt: str | list[str | int | list[int]] | None, max_prompts: int)
     found: Sequence[str | list[int]] = [ids] if ids else (texts or lists)
     if not prompt or max(len(texts), len(ids), len(lists)) < len(prompt):
         raise BadRequestError(
-            "prompt must be a text, a list of texts, a list of token ids or a list of lists of token ids, and not empty",
+            "prompt must be a text, a list of texts, a list of token ids or a list of such lists, and not empty",
             param="prompt",
         )
     if len(found) > max_prompts:

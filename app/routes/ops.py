@@ -1,4 +1,4 @@
-"""What probes, load balancers and Prometheus ask. None of these needs a key (see app/auth.py), and none runs a model."""
+"""What probes, load balancers and Prometheus ask. None of it needs a key (see app/auth.py), and none runs a model."""
 
 from __future__ import annotations
 

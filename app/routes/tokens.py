@@ -6,9 +6,9 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from app.body import read_body
+from app.checks import check_token_ids
 from app.conversation import conversation_of
 from app.routes.chat import encode_chat
-from app.sampling import check_token_ids
 from app.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from app.services import Services
 from protocol.errors import BadRequestError

@@ -1,0 +1,133 @@
+"""Tool calls out of the text that a forced call's grammar made the model write, as it comes.
+
+The grammar (app/calls.py) fixes the text's shape, so that reading it needs no guesses. Used by app/chat_writer.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+
+from attrs import define, frozen
+
+from app.calls import Calls
+from protocol.messages import FinishReason
+
+_BEGIN = re.compile(r'\s*[\[,]?\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"parameters"\s*:\s*', re.DOTALL)
+
+
+@define
+class ReadCall:
+    """A call as far as it has been read."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+@frozen
+class CallPiece:
+    """What is new of a call. Its first piece carries id and name."""
+
+    index: int
+    arguments: str
+    id: str | None = None
+    name: str | None = None
+
+
+class CallReader:
+    """Reads one choice's text as it comes. Pure."""
+
+    def __init__(self, forced: Calls) -> None:
+        self._named = forced.name
+        self.calls: list[ReadCall] = []
+        self._pending = ""
+        """Text before a call whose name has not come yet."""
+        self._value = _ValueScanner()
+        self._inside = False
+        self._whole = 0
+        """Calls whose arguments are complete."""
+
+    def feed(self, text: str) -> list[CallPiece]:
+        """What the text adds to the calls."""
+        pieces: list[CallPiece] = []
+        while text:
+            if self._inside:
+                taken = self._value.take(text)
+                pieces.append(self._add(text[:taken]))
+                text = text[taken:]
+                if self._value.complete:
+                    self._inside = False
+                    self._whole += 1
+                    self._pending = ""
+            elif self._named is not None:
+                if self.calls:
+                    break  # blanks after the arguments
+                pieces.append(self._start(self._named))
+            else:
+                self._pending += text
+                text = ""
+                self._pending = self._pending.lstrip("}") if self.calls else self._pending
+                if match := _BEGIN.match(self._pending):
+                    pieces.append(self._start(json.loads(match["name"])))
+                    text = self._pending[match.end() :]
+        return _merged(pieces)
+
+    def finish_reason(self, reason: str) -> str:
+        """ "tool_calls" once a whole call stands and nothing was cut."""
+        stopped = reason == FinishReason.STOP and self._whole and not self._inside
+        return "tool_calls" if stopped else reason
+
+    def _start(self, name: str) -> CallPiece:
+        call = ReadCall("call_" + secrets.token_hex(12), name)
+        self.calls.append(call)
+        self._inside = True
+        self._value = _ValueScanner()
+        return CallPiece(len(self.calls) - 1, "", call.id, name)
+
+    def _add(self, arguments: str) -> CallPiece:
+        self.calls[-1].arguments += arguments
+        return CallPiece(len(self.calls) - 1, arguments)
+
+
+class _ValueScanner:
+    """Finds the end of one JSON object or array in text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+        self.complete = False
+
+    def take(self, text: str) -> int:
+        """How many characters still belong to the value."""
+        for at, char in enumerate(text):
+            if self._escaped:
+                self._escaped = False
+            elif self._in_string:
+                self._escaped = char == "\\"
+                self._in_string = char != '"'
+            elif char == '"':
+                self._in_string = True
+            elif char in "[{":
+                self._depth += 1
+            elif char in "]}":
+                self._depth -= 1
+                if self._depth == 0:
+                    self.complete = True
+                    return at + 1
+        return len(text)
+
+
+def _merged(pieces: list[CallPiece]) -> list[CallPiece]:
+    """One piece per call."""
+    merged: dict[int, CallPiece] = {}
+    for piece in pieces:
+        before = merged.get(piece.index)
+        merged[piece.index] = (
+            piece
+            if before is None
+            else CallPiece(piece.index, before.arguments + piece.arguments, before.id, before.name)
+        )
+    return list(merged.values())
