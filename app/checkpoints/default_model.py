@@ -101,7 +101,7 @@ def _largest(directory: Path) -> int:
     sizes = [0]
     for path in directory.rglob("*"):
         with contextlib.suppress(OSError):
-            sizes.append(path.stat().st_size)
+            sizes.append(path.stat().st_size if path.is_file() else 0)
     return max(sizes)
 
 

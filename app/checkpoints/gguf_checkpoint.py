@@ -6,6 +6,7 @@ stay in the .gguf file, and gguf.json says where each tensor lies in it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -44,7 +45,7 @@ def open_gguf(path: Path, cache_dir: Path, report: Report) -> Path:
     )
     if not _is_current(directory, path, status.st_size):
         report(f"reading {path.name}", 0, status.st_size)
-        _publish(_convert(path), directory)
+        _publish(_convert(path), directory, lambda: _is_current(directory, path, status.st_size))
         report(f"reading {path.name}", status.st_size, status.st_size)
     return directory
 
@@ -100,7 +101,7 @@ def _pretty(value: dict[str, Any]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2)
 
 
-def _publish(files: dict[str, bytes], directory: Path) -> None:
+def _publish(files: dict[str, bytes], directory: Path, is_current: Callable[[], bool]) -> None:
     """Write the files beside, then rename the whole: another process sees all of them or none."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -112,13 +113,21 @@ def _publish(files: dict[str, bytes], directory: Path) -> None:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
-            if directory.exists():
-                directory.rename(Path(scratch) / "old")
-            try:
-                made.rename(directory)
-            except OSError:
-                # Two processes at once make the same: whoever comes second keeps the first one's.
-                if not (directory / INDEX).is_file():
-                    raise
+            _move_into_place(made, directory, is_current)
     except OSError as error:
         raise CheckpointError(f"{directory}: cannot be written: {error.strerror or error}") from error
+
+
+def _move_into_place(made: Path, directory: Path, is_current: Callable[[], bool]) -> None:
+    for attempt in range(3):
+        try:
+            made.rename(directory)
+        except OSError:
+            # Somebody else made the same meanwhile: theirs is as good. Otherwise what lies there is damaged.
+            if is_current():
+                return
+            with contextlib.suppress(FileNotFoundError):
+                directory.rename(made.parent / f"damaged{attempt}")
+        else:
+            return
+    made.rename(directory)

@@ -169,11 +169,11 @@ def _merges_by_score(normal: dict[str, int], scores: list[float]) -> list[tuple[
 
 def _add_special_tokens(gguf: GgufFile, tokenizer: Tokenizer) -> None:
     """Control tokens are found whole and hidden from text, user-defined ones are found whole and shown."""
-    for token, kind in zip(_tokens(gguf), _kinds(gguf), strict=False):
-        if kind in (CONTROL, UNKNOWN):
-            tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
-        elif kind == USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, normalized=False, special=False)])
+    tokens = list(zip(_tokens(gguf), _kinds(gguf), strict=False))
+    hidden = [token for token, kind in tokens if kind in (CONTROL, UNKNOWN)]
+    shown = [token for token, kind in tokens if kind == USER_DEFINED]
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in hidden])
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in shown])
 
 
 def _add_template(gguf: GgufFile, tokenizer: Tokenizer, add_bos: bool) -> None:

@@ -19,6 +19,8 @@ Report = Callable[[str, int, int], None]
 
 PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 """What a checkpoint directory can use; no .bin or .pth, which are pickles."""
+UNWANTED = ["original/*", "consolidated*"]
+"""The same weights a second time, as some makers of models put them there."""
 PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 REPOSITORY = re.compile(rf"{PART}(/{PART})?")
 POLL_SECONDS = 0.2
@@ -114,6 +116,7 @@ def _download(
             endpoint=endpoint,
             cache_dir=hub_cache,
             allow_patterns=PATTERNS,
+            ignore_patterns=UNWANTED,
             tqdm_class=progress.bar(),
         )
     except errors.GatedRepoError as error:

@@ -13,6 +13,7 @@ FILES = {
     "model.safetensors": b"w" * 300_000,
     "chat_template.jinja": b"{{ 1 }}",
     "pytorch_model.bin": b"pickle",
+    "consolidated.safetensors": b"again",
     "README.md": b"read me",
 }
 
