@@ -1,0 +1,264 @@
+"""In whatever order things happen, no block is lost or shared, and every request ends exactly once, as it would alone.
+
+The dummy runner judges each plan (see gpu/fake_slots.py), and its tokens depend on what really lies in the blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import attrs
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from protocol.ids import ClientIndex, RequestId
+from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
+from protocol.sampling import Grammar
+from protocol.step import StepPlan
+from tests.helpers.scheduling import EOS, Bench, ScriptedGrammar, a_config, a_request
+
+MAX_MODEL_LEN = 24
+CLIENTS = st.sampled_from([ClientIndex(0), ClientIndex(1)])
+PROMPTS = st.lists(st.integers(3, 9), min_size=1, max_size=14)
+SCRIPT = [9, 8, 7, 6, 5, 4, 3, 9, 8, 7]
+PARAMS = st.fixed_dictionaries(
+    {
+        "max_tokens": st.integers(0, 12),
+        "seed": st.integers(0, 3),
+        "temperature": st.sampled_from([0.0, 1.0]),
+        "eos_token_ids": st.sampled_from([[], [EOS]]),
+        "stop_token_ids": st.sampled_from([[], [*range(10, 20)]]),
+        "min_tokens": st.sampled_from([0, 3]),
+        "logprobs": st.sampled_from([None, 1]),
+        "prompt_logprobs": st.sampled_from([None, 1]),
+        "grammar": st.sampled_from([None, None, Grammar("scripted")]),
+    }
+)
+
+
+@attrs.define
+class Story:
+    """One request as its client sees it."""
+
+    request: EngineCoreRequest
+    tokens: list[int]
+    logprobs: list[object] = attrs.field(factory=list)
+    prompt_logprobs: list[object] | None = None
+    end: EngineCoreOutput | None = None
+    is_aborted: bool = False
+    is_forgotten: bool = False
+
+    def take(self, output: EngineCoreOutput) -> None:
+        """An output that goes on exactly where the last one ended."""
+        assert not self.is_aborted, f"{output.request_id} was aborted and speaks"
+        assert self.end is None, f"{output.request_id} ended and speaks"
+        assert output.offset == len(self.tokens)
+        self.tokens += output.new_token_ids
+        self.logprobs += output.logprobs or []
+        assert output.prompt_logprobs is None or self.prompt_logprobs is None
+        self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
+        if output.finish_reason is not None:
+            self.end = output
+
+
+def told(story: Story) -> tuple[object, ...]:
+    """All that a client has in the end."""
+    assert story.end is not None
+    how = (story.end.finish_reason, story.end.stop_reason, story.end.error)
+    return (story.tokens, story.logprobs, story.prompt_logprobs, how)
+
+
+def grammar_for(request: EngineCoreRequest) -> ScriptedGrammar | None:
+    return None if request.sampling_params.grammar is None else ScriptedGrammar(SCRIPT)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Clients, the engine's main and the runner, in any order that the contract allows."""
+
+    def __init__(self, checkpoint: Path, policy: str) -> None:
+        super().__init__()
+        self.checkpoint = checkpoint
+        self.policy = policy
+        self.stories: list[Story] = []
+        self.plan: StepPlan | None = None
+        self.undisturbed: dict[bytes, Story] = {}
+
+    @initialize(
+        num_blocks=st.integers(2, 9),
+        block_size=st.integers(1, 5),
+        max_num_seqs=st.integers(1, 4),
+        max_num_batched_tokens=st.integers(1, 9),
+    )
+    def open(self, **sizes: int):
+        self.bench = Bench(self.checkpoint, a_config(policy=self.policy, max_model_len=MAX_MODEL_LEN, **sizes))
+        self.scheduler = self.bench.scheduler
+
+    @rule(
+        prompt=PROMPTS,
+        params=PARAMS,
+        client=CLIENTS,
+        priority=st.integers(0, 2),
+        arrival=st.integers(0, 3),
+        known=st.sampled_from([0, 0, 2, 9]),
+    )
+    def add(self, prompt: list, params: dict, client: ClientIndex, priority: int, arrival: int, known: int):
+        """Sometimes with tokens that an earlier incarnation made."""
+        request = a_request(
+            f"r{len(self.stories)}", prompt, client=client, priority=priority, arrival=float(arrival), **params
+        )
+        made = self.run_undisturbed(request).tokens[:known]
+        request = msgspec.structs.replace(request, continuation_token_ids=made)
+        self.stories.append(Story(request, list(made)))
+        self.take(self.scheduler.add(request, grammar_for(request)))
+
+    @precondition(lambda self: self.scheduler.has_work)
+    @rule(data=st.data())
+    def add_twice(self, data: st.DataObject):
+        story = data.draw(st.sampled_from([story for story in self.stories if self.is_open(story)]))
+        self.take(self.scheduler.add(story.request, grammar_for(story.request)))
+        assert story.end is not None
+
+    @precondition(lambda self: self.stories)
+    @rule(data=st.data(), client=CLIENTS)
+    def abort(self, data: st.DataObject, client: ClientIndex):
+        some = data.draw(st.lists(st.sampled_from(self.stories), max_size=2))
+        self.scheduler.abort(client, [story.request.request_id for story in some])
+        self.mark_aborted(story for story in some if story.request.client_index == client)
+
+    @rule(client=CLIENTS)
+    def abort_client(self, client: ClientIndex):
+        self.scheduler.abort_client(client)
+        theirs = [story for story in self.stories if story.request.client_index == client]
+        self.mark_aborted(theirs)
+        for story in theirs:
+            story.is_forgotten = True
+
+    @precondition(lambda self: self.plan is None)
+    @rule()
+    def schedule(self):
+        self.plan = self.bench.schedule()
+        assert (self.plan is not None) == self.scheduler.has_work
+        assert self.plan is None or self.plan.rows
+
+    @precondition(lambda self: self.plan is not None)
+    @rule()
+    def commit(self):
+        assert self.plan is not None
+        result = self.bench.compute(self.plan)
+        addressed = self.scheduler.commit(self.plan, result)
+        self.plan = None
+        self.take(addressed)
+
+    @rule(num_steps=st.integers(1, 6))
+    def step(self, num_steps: int):
+        for _ in range(num_steps):
+            if self.plan is not None:
+                self.commit()
+            self.schedule()
+
+    @precondition(lambda self: self.stories)
+    @rule(data=st.data())
+    def resync(self, data: st.DataObject):
+        """Whatever is said again is what was said before."""
+        story = data.draw(st.sampled_from(self.stories))
+        first = len(story.request.continuation_token_ids)
+        offset = data.draw(st.integers(first, len(story.tokens)))
+        answers = self.scheduler.resync(story.request.client_index, {story.request.request_id: offset})
+        if not answers:
+            assert self.is_open(story)
+            assert offset == len(story.tokens)
+            return
+        (answer,) = answers
+        if story.is_aborted or story.is_forgotten:
+            assert answer.error == "unknown request"
+            return
+        assert answer.new_token_ids == story.tokens[offset:]
+        assert (answer.logprobs or []) == story.logprobs[offset - first :]
+        assert answer.prompt_logprobs == (story.prompt_logprobs if offset == first else None)
+        assert answer.finish_reason == (None if story.end is None else story.end.finish_reason)
+
+    @invariant()
+    def blocks_and_slots_have_one_owner(self):
+        live = list(self.scheduler._live.values())
+        blocks = [block for sequence in live for block in sequence.block_table]
+        slots = [sequence.slot for sequence in live if sequence.slot is not None]
+        stats = self.scheduler.stats()
+        assert len(set(blocks)) == len(blocks) == stats.kv_blocks_used
+        assert len(set(slots)) == len(slots) == stats.num_requests_running
+        assert stats.num_requests_running + stats.num_requests_waiting == len(live)
+
+    @invariant()
+    def exactly_the_open_requests_are_live(self):
+        open_ids = [story.request.request_id for story in self.stories if self.is_open(story)]
+        assert sorted(self.scheduler.request_ids) == sorted(open_ids)
+
+    def teardown(self):
+        if not self.stories:
+            return
+        for _ in range(20_000):
+            if not self.scheduler.has_work:
+                break
+            self.step(1)
+        if self.plan is not None:
+            self.commit()
+        assert not self.scheduler.has_work, f"no end in sight: {self.scheduler!r}"
+        assert self.scheduler.stats().kv_blocks_used == 0
+        for story in self.stories:
+            self.check(story)
+
+    def check(self, story: Story):
+        """As alone; where the tiny pool ended it, as alone so far."""
+        if story.is_aborted or "twice" in str(story.end and story.end.error):
+            return
+        assert story.end is not None, f"{story.request.request_id} never ended"
+        undisturbed = self.run_undisturbed(story.request)
+        if "KV blocks" in str(story.end.error):
+            assert story.end.finish_reason is FinishReason.ERROR
+            assert undisturbed.tokens[: len(story.tokens)] == story.tokens
+        else:
+            assert told(story) == told(undisturbed)
+
+    def run_undisturbed(self, request: EngineCoreRequest) -> Story:
+        key = msgspec.msgpack.encode(request)
+        if key not in self.undisturbed:
+            bench = Bench(self.checkpoint, a_config(max_num_batched_tokens=64, max_model_len=MAX_MODEL_LEN))
+            bench.add(request, grammar_for(request))
+            bench.run()
+            story = Story(request, list(request.continuation_token_ids))
+            for output in bench.outputs[request.request_id]:
+                story.take(output)
+            self.undisturbed[key] = story
+        return self.undisturbed[key]
+
+    def take(self, addressed: Iterable[tuple[ClientIndex, EngineCoreOutput]]):
+        by_id: dict[RequestId, Story] = {story.request.request_id: story for story in self.stories}
+        for client, output in addressed:
+            assert by_id[output.request_id].request.client_index == client
+            by_id[output.request_id].take(output)
+
+    def mark_aborted(self, stories: Iterable[Story]):
+        for story in stories:
+            if story.end is None:
+                story.is_aborted = True
+
+    def is_open(self, story: Story) -> bool:
+        return story.end is None and not story.is_aborted
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_no_order_of_events_breaks_the_scheduler(tiny: Path, policy: str):
+    run_state_machine_as_test(
+        lambda: SchedulerMachine(tiny, policy),
+        settings=settings(max_examples=60, stateful_step_count=40, deadline=None),
+    )

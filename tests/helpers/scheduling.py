@@ -1,0 +1,178 @@
+"""What the scheduler's tests start from: requests, a scheduler with its dummy runner, and the loop that drives both."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from actors.engine.scheduler import Addressed, Scheduler, SchedulerConfig
+from actors.engine.sequence import Constraint
+from gpu.fake_runner import FakeRunner
+from protocol.ids import ClientIndex, EngineIndex, Epoch, RequestId
+from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
+from protocol.sampling import SamplingParams
+from protocol.spec import EngineSpec, LoadFormat
+from protocol.step import StepPlan, StepResult
+from tests.helpers.runner_conformance import only
+
+VOCAB_SIZE = 64
+EOS = 2
+
+
+def write_tiny_config(directory: Path) -> Path:
+    """The least that the dummy runner needs: a vocabulary of 64 tokens, of which one is EOS."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {"vocab_size": VOCAB_SIZE, "eos_token_id": EOS, "max_position_embeddings": 64}
+    (directory / "config.json").write_bytes(msgspec.json.encode(config))
+    return directory
+
+
+def a_config(**changes: object) -> SchedulerConfig:
+    config = SchedulerConfig(num_blocks=64, block_size=4, max_num_seqs=4, max_num_batched_tokens=16, max_model_len=64)
+    return dataclasses.replace(config, **changes)
+
+
+def a_request(
+    request_id: str = "a",
+    prompt: Sequence[int] = (5, 6, 7),
+    *,
+    client: int = 0,
+    priority: int = 0,
+    arrival: float = 0.0,
+    continuation: Iterable[int] = (),
+    **params: object,
+) -> EngineCoreRequest:
+    """Greedy, five tokens at most, and EOS is ignored, unless `params` says otherwise."""
+    wish = msgspec.structs.replace(SamplingParams(max_tokens=5, seed=11, temperature=0.0), **params)
+    return EngineCoreRequest(
+        epoch=Epoch(1),
+        client_index=ClientIndex(client),
+        request_id=RequestId(request_id),
+        prompt_token_ids=list(prompt),
+        sampling_params=wish,
+        arrival_time=arrival,
+        priority=priority,
+        continuation_token_ids=list(continuation),
+    )
+
+
+def ids(*request_ids: str) -> list[RequestId]:
+    return [RequestId(request_id) for request_id in request_ids]
+
+
+class Bench:
+    """A scheduler and a dummy runner of the same sizes; remembers every output by request."""
+
+    def __init__(self, checkpoint: Path, config: SchedulerConfig) -> None:
+        self.config = config
+        self.scheduler = Scheduler(config)
+        self.runner = FakeRunner(_spec(checkpoint, config))
+        self.outputs: defaultdict[str, list[EngineCoreOutput]] = defaultdict(list)
+        self.requests: dict[str, EngineCoreRequest] = {}
+        self.plans: list[StepPlan] = []
+
+    def add(self, request: EngineCoreRequest, grammar: Constraint | None = None) -> None:
+        self.requests[request.request_id] = request
+        self.take(self.scheduler.add(request, grammar))
+
+    def schedule(self) -> StepPlan | None:
+        plan = self.scheduler.schedule()
+        if plan is not None:
+            self.plans.append(plan)
+        return plan
+
+    def compute(self, plan: StepPlan) -> StepResult:
+        return self.runner.step(plan)
+
+    def commit(self, plan: StepPlan, result: StepResult) -> None:
+        self.take(self.scheduler.commit(plan, result))
+
+    def step(self) -> StepPlan:
+        plan = self.schedule()
+        assert plan is not None
+        self.commit(plan, self.compute(plan))
+        return plan
+
+    def run(self, max_steps: int = 10_000) -> None:
+        """Step until there is nothing to do."""
+        for _ in range(max_steps):
+            if not self.scheduler.has_work:
+                return
+            self.step()
+        raise AssertionError(f"still at work after {max_steps} steps: {self.scheduler!r}")
+
+    def take(self, addressed: list[Addressed]) -> None:
+        for _, output in addressed:
+            self.outputs[output.request_id].append(output)
+
+    def tokens(self, request_id: str) -> list[int]:
+        """What a client has after all outputs, which must continue each other."""
+        tokens = list(self.requests[request_id].continuation_token_ids)
+        for output in self.outputs[request_id]:
+            assert output.offset == len(tokens), f"{request_id} skips from {len(tokens)} to {output.offset}"
+            tokens += output.new_token_ids
+        return tokens
+
+    def finish(self, request_id: str) -> EngineCoreOutput:
+        """The last output, the only one with a finish reason."""
+        *before, last = self.outputs[request_id]
+        assert last.finish_reason is not None
+        assert all(output.finish_reason is None for output in before)
+        return last
+
+    def reason(self, request_id: str) -> FinishReason | None:
+        return self.finish(request_id).finish_reason
+
+
+class ScriptedGrammar:
+    """Allows exactly these tokens, one after the other; may be told to fail when a mask is asked for."""
+
+    def __init__(self, script: Sequence[int], fail_at: int | None = None) -> None:
+        self.error: str | None = None
+        self._script = list(script)
+        self._fail_at = fail_at
+        self._accepted = 0
+
+    @property
+    def is_finished(self) -> bool:
+        return self._accepted == len(self._script)
+
+    def accept(self, token_id: int) -> bool:
+        if self.is_finished or self._script[self._accepted] != token_id:
+            self.error = f"token {token_id} is not allowed"
+            return False
+        self._accepted += 1
+        return True
+
+    def bitmask(self) -> bytes:
+        if self._accepted == self._fail_at:
+            self.error = "too ambiguous"
+        return only(self._script[self._accepted : self._accepted + 1], VOCAB_SIZE)
+
+
+def alone(checkpoint: Path, request: EngineCoreRequest) -> Bench:
+    """A bench on which this request has run by itself, with room for everything."""
+    bench = Bench(checkpoint, a_config(max_num_batched_tokens=64))
+    bench.add(request)
+    bench.run()
+    return bench
+
+
+def _spec(checkpoint: Path, config: SchedulerConfig) -> EngineSpec:
+    return EngineSpec(
+        engine_index=EngineIndex(0),
+        epoch=Epoch(1),
+        requests_address="",
+        outputs_addresses={},
+        checkpoint=str(checkpoint),
+        load_format=LoadFormat.DUMMY,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        block_size=config.block_size,
+        num_gpu_blocks_override=config.num_blocks,
+    )
