@@ -1,0 +1,139 @@
+"""What the runner adds to the model: slots, isolation of broken rows, prompt log-probabilities, facts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gpu.torch_runner import PROMPT_LOGITS_ROWS, TorchRunner, compute_threads, pick_device
+from protocol.errors import CheckpointError, StartError
+from protocol.ids import EngineIndex, Epoch, RequestId, Slot
+from protocol.spec import EngineSpec
+from protocol.step import NewSequence, Row, StepPlan
+from tests.helpers.runner_conformance import Driver, params
+from tests.helpers.tiny_checkpoints import VOCAB_SIZE, make_checkpoint
+
+POISON = 319
+"""A token that no prompt here holds unless it wants NaN."""
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("mistral")
+    make_checkpoint(directory, "mistral_sliding")
+    return directory
+
+
+def load(checkpoint, **changes: object) -> TorchRunner:
+    sizes = {"block_size": 4, "num_gpu_blocks_override": 64, "device": "cpu", "threads": 1} | changes
+    return TorchRunner.load(EngineSpec(EngineIndex(0), Epoch(1), "", {}, str(checkpoint), **sizes), lambda _: None)
+
+
+@pytest.fixture
+def poisoned(checkpoint):
+    """A runner whose model gives NaN for whoever sees POISON."""
+    runner = load(checkpoint)
+    with torch.inference_mode():
+        runner._model.embedding[POISON] = math.nan
+    return runner
+
+
+def plan_of(step: int, *rows: tuple[int, list[int], list[int]]) -> StepPlan:
+    """Whole prompts (slot, tokens, blocks), greedy."""
+    new = [NewSequence(Slot(slot), RequestId(str(slot)), ids, [], params()) for slot, ids, _ in rows]
+    return StepPlan(step, [], new, [Row(Slot(slot), 0, ids, blocks, True) for slot, ids, blocks in rows])
+
+
+def test_a_row_that_turns_to_nan_fails_alone(poisoned, checkpoint):
+    expected = load(checkpoint).step(plan_of(1, (1, [5, 6, 7], [1]), (3, [8], [3]))).sampled
+    result = poisoned.step(
+        plan_of(1, (0, [1, POISON], [0]), (1, [5, 6, 7], [1]), (2, [POISON], [2]), (3, [8], [3]))
+    ).sampled
+    assert [sampled.error is not None for sampled in result] == [True, False, True, False]
+    assert "not finite" in result[0].error
+    assert [result[1], result[3]] == expected
+
+
+def test_blocks_that_a_broken_sequence_left_behind_do_no_harm(poisoned, checkpoint):
+    for step, (runner, blocks) in enumerate([(load(checkpoint), [0, 1, 2, 3]), (poisoned, [0, 1, 2, 3])]):
+        if runner is poisoned:
+            runner.step(plan_of(0, (3, [POISON] * 16, blocks)))
+        short = NewSequence(Slot(0), RequestId("a"), [5], [], params())
+        long = NewSequence(Slot(1), RequestId("b"), [9, 8, 7, 6, 5, 4], [], params())
+        first = runner.step(StepPlan(1, [], [long], [Row(Slot(1), 0, [9, 8, 7, 6], [0], False)]))
+        assert first.sampled == []
+        rows = [Row(Slot(0), 0, [5], [3], True), Row(Slot(1), 4, [5], [0, 2], False)]
+        second = runner.step(StepPlan(2, [], [short], rows)).sampled
+        third = runner.step(StepPlan(3, [], [], [Row(Slot(1), 5, [4], [0, 2], True)])).sampled
+        if step == 0:
+            expected = (second, third)
+    assert (second, third) == expected
+    assert second[0].error is None
+
+
+def test_a_failed_row_keeps_its_slot_as_it_was(poisoned):
+    poisoned.step(plan_of(1, (0, [1, POISON], [0])))
+    assert poisoned._slots[Slot(0)].output_token_ids == []
+
+
+def test_prompt_logprobs_of_a_long_chunk_come_whole(checkpoint):
+    length = 2 * PROMPT_LOGITS_ROWS + 3
+    driver = Driver(load(checkpoint))
+    sequence = driver.admit(0, [token % 300 for token in range(length)], params(1, prompt_logprobs=1))
+    driver.run(sequence)
+    assert [logprobs.token_ids[0] for logprobs in sequence.prompt_logprobs] == sequence.prompt[1:]
+
+
+def test_max_tokens_zero_computes_the_prompt_and_samples_nothing(checkpoint):
+    runner = load(checkpoint)
+    new = NewSequence(Slot(0), RequestId("r"), [4, 5, 6], [], params(0, prompt_logprobs=0))
+    result = runner.step(StepPlan(1, [], [new], [Row(Slot(0), 0, [4, 5, 6], [0], False)]))
+    assert result.sampled == []
+    assert [logprobs.token_ids for logprobs in result.prompt_logprobs[0].rows] == [[5], [6]]
+
+
+def test_many_rows_of_very_different_lengths_decode_together(checkpoint):
+    wish = params(8, temperature=0.8)
+    prompts = [[(3 * i + length) % 300 for i in range(length)] for length in (1, 2, 3, 9, 30, 31, 64, 90)]
+    driver = Driver(load(checkpoint, num_gpu_blocks_override=100))
+    together = driver.run(*[driver.admit(slot, prompt, wish) for slot, prompt in enumerate(prompts)])
+    for prompt, output in zip(prompts, together, strict=True):
+        alone = Driver(load(checkpoint))
+        assert alone.run(alone.admit(0, prompt, wish)) == [output]
+
+
+def test_facts_say_what_was_loaded(checkpoint):
+    runner = load(checkpoint, max_model_len=100)
+    facts = runner.facts
+    assert (facts.max_model_len, facts.num_blocks, facts.block_size) == (100, 64, 4)
+    assert (facts.vocab_size, facts.device, facts.dtype) == (VOCAB_SIZE, "cpu", "float32")
+    assert facts.kv_cache_bytes == 64 * 4 * 3 * 2 * 2 * 16 * 4
+    assert facts.weights_bytes > 2 * VOCAB_SIZE * 48 * 4
+
+
+def test_bfloat16_computes_nearly_the_same(checkpoint):
+    found = []
+    for dtype in ("float32", "bfloat16"):
+        driver = Driver(load(checkpoint, dtype=dtype))
+        assert driver.runner.facts.dtype == dtype
+        sequence = driver.admit(0, list(range(30)), params(1, prompt_logprobs=0))
+        driver.run(sequence)
+        found.append(torch.tensor([logprobs.logprobs[0] for logprobs in sequence.prompt_logprobs]))
+    assert (found[0] - found[1]).abs().mean() < 0.2
+
+
+def test_devices_and_types_that_are_not_here_are_refused(checkpoint):
+    with pytest.raises(StartError, match="'tpu' is none of auto, cpu, cuda"):
+        pick_device("tpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(StartError, match="no CUDA device"):
+            load(checkpoint, device="cuda")
+    with pytest.raises(CheckpointError, match="'int3' is none of float32"):
+        load(checkpoint, dtype="int3")
+
+
+def test_threads_are_bounded():
+    assert compute_threads(3) == 3
+    assert compute_threads(None) >= 1
