@@ -1,0 +1,280 @@
+"""The dummy runner keeps the Runner's contract, and finds out plans that do not keep theirs."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpu.fake_runner import FakeRunner
+from gpu.fake_slots import PlanError
+from gpu.runner import open_runner
+from protocol.errors import CheckpointError
+from protocol.ids import EngineIndex, Epoch, RequestId, Slot
+from protocol.sampling import SamplingParams
+from protocol.spec import EngineSpec, LoadFormat
+from protocol.step import NewSequence, Row, StepPlan
+from tests.helpers.dummy_checkpoint import IM_END, dummy_tokenizer, write_dummy_checkpoint
+from tests.helpers.runner_conformance import Driven, Driver, check_runner, only, params
+
+PROMPT = [10, 11, 12, 13, 14]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dummy_checkpoint(tmp_path_factory.mktemp("dummy"))
+
+
+def a_spec(checkpoint: Path, **changes: object) -> EngineSpec:
+    spec = EngineSpec(
+        engine_index=EngineIndex(0),
+        epoch=Epoch(1),
+        requests_address="",
+        outputs_addresses={},
+        checkpoint=str(checkpoint),
+        load_format=LoadFormat.DUMMY,
+        max_model_len=256,
+        max_num_seqs=4,
+        block_size=16,
+    )
+    return msgspec.structs.replace(spec, **changes)
+
+
+@pytest.fixture
+def driver(checkpoint: Path) -> Driver:
+    return Driver(FakeRunner(a_spec(checkpoint)))
+
+
+def run(driver: Driver, wish: SamplingParams, prompt: list[int] = PROMPT) -> Driven:
+    sequence = driver.admit(0, prompt, wish)
+    driver.run(sequence)
+    driver.free(sequence)
+    return sequence
+
+
+# ------------------------------------------------------------------ the contract
+
+
+def test_conforms_to_the_runner_interface(checkpoint: Path):
+    check_runner(partial(FakeRunner, a_spec(checkpoint)))
+
+
+def test_open_runner_gives_it_for_the_dummy_load_format(checkpoint: Path):
+    assert isinstance(open_runner(a_spec(checkpoint), lambda _: None), FakeRunner)
+
+
+def test_needs_no_torch():
+    """Else an engine without weights would take seconds to start."""
+    code = "import sys, gpu.fake_runner; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[2]).returncode == 0
+
+
+def test_text_is_made_of_words_and_ends_by_itself(driver: Driver):
+    tokenizer = dummy_tokenizer()
+    eos = tokenizer.token_to_id(IM_END)
+    outputs = [run(driver, params(120, temperature=1.0, seed=seed)).output for seed in range(8)]
+    assert sum(eos in output for output in outputs) >= 4
+    text = tokenizer.decode([t for output in outputs for t in output if t != eos])
+    assert all(character.isalpha() or character == " " for character in text)
+    assert " " in text
+
+
+def test_seeds_differ_and_repeat(driver: Driver):
+    outputs = [run(driver, params(20, temperature=1.0, seed=seed)).output for seed in (1, 2, 1)]
+    assert outputs[0] == outputs[2] != outputs[1]
+
+
+def test_greedy_takes_the_likeliest(driver: Driver):
+    sequence = run(driver, params(20, logprobs=1))
+    for sampled in sequence.sampled:
+        assert sampled.logprobs is not None
+        assert sampled.logprobs.rank == 1
+        assert sampled.logprobs.token_ids == [sampled.token_id] * 2
+
+
+def test_logprobs_are_those_of_one_distribution(driver: Driver):
+    vocab_size = driver.runner.facts.vocab_size
+    (sampled,) = run(driver, params(1, temperature=1.0, logprobs=vocab_size)).sampled
+    assert sampled.logprobs is not None
+    best = sampled.logprobs.token_ids[1:]
+    assert sorted(best) == list(range(vocab_size))
+    assert math.fsum(map(math.exp, sampled.logprobs.logprobs[1:])) == pytest.approx(1.0)
+    assert best[sampled.logprobs.rank - 1] == sampled.token_id
+
+
+def test_sampling_follows_the_logprobs(driver: Driver):
+    """Over many seeds each token comes about as often as its probability says."""
+    first = [run(driver, params(1, temperature=1.0, seed=seed, logprobs=0)).sampled[0] for seed in range(600)]
+    counts = Counter(sampled.token_id for sampled in first)
+    probabilities = {s.token_id: math.exp(s.logprobs.logprobs[0]) for s in first if s.logprobs is not None}
+    for token_id, probability in probabilities.items():
+        assert abs(counts[token_id] / 600 - probability) < 0.08
+
+
+@pytest.mark.parametrize("wish", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
+def test_truncation_to_one_token_is_greedy(driver: Driver, wish: dict):
+    assert run(driver, params(12, temperature=1.5, **wish)).output == run(driver, params(12)).output
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_params_bind(driver: Driver, temperature: float):
+    wish = partial(params, 10, temperature=temperature)
+    free = run(driver, wish()).output
+    assert set(run(driver, wish(allowed_token_ids=[40, 41])).output) <= {40, 41}
+    assert run(driver, wish(logit_bias={77: 100.0})).output == [77] * 10
+    assert free[0] not in run(driver, wish(bad_words_token_ids=[[free[0]]])).output
+    paired = run(driver, wish(bad_words_token_ids=[free[:2]])).output
+    assert paired[0] == free[0]
+    assert paired[1] != free[1]
+    spread = run(driver, params(40, logit_bias={77: 9.0, 78: 9.0, 79: 9.0}, frequency_penalty=2.0)).output
+    assert {77, 78, 79} <= set(spread)
+    assert run(driver, params(2, logit_bias={77: 100.0}, min_tokens=1, stop_token_ids=[77])).output[0] != 77
+
+
+def test_repetition_penalty_covers_the_prompt(driver: Driver):
+    assert PROMPT[0] == 10
+    assert run(driver, params(1, allowed_token_ids=[10, 300])).output == [10]
+    assert run(driver, params(1, allowed_token_ids=[10, 300], repetition_penalty=2.0)).output == [300]
+
+
+def test_a_grammar_that_allows_only_tokens_without_a_word_is_followed(driver: Driver):
+    vocab_size = driver.runner.facts.vocab_size
+    sequence = driver.admit(0, PROMPT, params())
+    driver.step((sequence, 5), bitmasks={Slot(0): only([3, 4, 5], vocab_size)})
+    assert sequence.output[0] in (3, 4, 5)
+
+
+def test_a_row_without_an_allowed_token_fails_alone(checkpoint: Path):
+    runner = FakeRunner(a_spec(checkpoint))
+    new = [NewSequence(Slot(i), RequestId(str(i)), PROMPT, [], params()) for i in (0, 1)]
+    mask = bytes(runner.facts.vocab_size // 8)
+    rows = [Row(Slot(0), 0, PROMPT, [0], True, mask), Row(Slot(1), 0, PROMPT, [1], True)]
+    bad, good = runner.step(StepPlan(1, [], new, rows)).sampled
+    assert bad.error is not None
+    assert good.error is None
+
+
+# ------------------------------------------------------------------ sizes
+
+
+@pytest.mark.parametrize(
+    ("changes", "max_model_len", "num_blocks"),
+    [
+        ({"max_model_len": 100}, 100, 28),
+        ({"max_model_len": None}, 2048, 512),
+        ({"max_model_len": None, "num_gpu_blocks_override": 10}, 160, 10),
+        ({"max_model_len": 100, "num_gpu_blocks_override": 3}, 100, 3),
+    ],
+)
+def test_facts_follow_the_spec(checkpoint: Path, changes: dict, max_model_len: int, num_blocks: int):
+    facts = FakeRunner(a_spec(checkpoint, **changes)).facts
+    assert (facts.max_model_len, facts.num_blocks, facts.vocab_size) == (max_model_len, num_blocks, 512)
+
+
+@pytest.mark.parametrize("config", [None, "[]", "{}", '{"vocab_size": "many"}', '{"vocab_size": 8, "eos_token_id": 8}'])
+def test_a_checkpoint_that_it_cannot_serve_is_refused(tmp_path: Path, config: str | None):
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        FakeRunner(a_spec(tmp_path))
+
+
+def test_a_vocabulary_as_a_list_of_pieces_is_read(tmp_path: Path):
+    (tmp_path / "config.json").write_text('{"vocab_size": 40, "eos_token_id": 0}')
+    pieces = [["<s>", 0.0], *[[f"▁word{letter}", -1.0] for letter in "abcdefghijkl"], *[["!", -2.0]] * 30]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram", "vocab": pieces}}))
+    output = run(Driver(FakeRunner(a_spec(tmp_path))), params(50)).output
+    assert set(output) <= set(range(13))
+
+
+def test_a_step_takes_as_long_as_asked_unless_closed(checkpoint: Path):
+    runner = FakeRunner(a_spec(checkpoint, dummy_step_seconds=60.0))
+    thread = threading.Thread(target=runner.step, args=(StepPlan(1, [], [], []),))
+    thread.start()
+    runner.close()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+# ------------------------------------------------------------------ plans that must not be
+
+SEQUENCE = NewSequence(Slot(0), RequestId("a"), PROMPT, [], params())
+OTHER = NewSequence(Slot(1), RequestId("b"), PROMPT, [], params())
+
+
+def row(start: int = 0, count: int = 5, blocks: tuple[int, ...] = (0,), slot: int = 0, sample: bool = False) -> Row:
+    return Row(Slot(slot), start, PROMPT[start : start + count], list(blocks), sample)
+
+
+def plan(step: int, *rows: Row, new: tuple[NewSequence, ...] = (), freed: tuple[int, ...] = ()) -> StepPlan:
+    return StepPlan(step, [Slot(slot) for slot in freed], list(new), list(rows))
+
+
+BAD_PLANS: list[tuple[str, list[StepPlan]]] = [
+    ("nobody has it", [plan(1, freed=(0,))]),
+    ("is not one of 4", [plan(1, new=(NewSequence(Slot(4), RequestId("a"), PROMPT, [], params()),))]),
+    ("has it", [plan(1, new=(SEQUENCE, SEQUENCE))]),
+    ("has no prompt", [plan(1, new=(NewSequence(Slot(0), RequestId("a"), [], [], params()),))]),
+    ("not in the vocabulary", [plan(1, new=(NewSequence(Slot(0), RequestId("a"), [512], [], params()),))]),
+    ("has a row, but no sequence", [plan(1, row())]),
+    ("starts at 1", [plan(1, row(1, 2), new=(SEQUENCE,))]),
+    ("starts at 0", [plan(1, row(0, 2), new=(SEQUENCE,)), plan(2, row(0, 5))]),
+    ("computes nothing", [plan(1, row(0, 0), new=(SEQUENCE,))]),
+    ("other tokens", [plan(1, Row(Slot(0), 0, [9], [0], False), new=(SEQUENCE,))]),
+    ("other tokens", [plan(1, Row(Slot(0), 0, [*PROMPT, 9], [0], False), new=(SEQUENCE,))]),
+    ("samples before its end", [plan(1, row(0, 4, sample=True), new=(SEQUENCE,))]),
+    ("must have 64 bytes", [plan(1, Row(Slot(0), 0, PROMPT, [0], True, bytes(68)), new=(SEQUENCE,))]),
+    ("too few", [plan(1, row(blocks=()), new=(SEQUENCE,))]),
+    ("has become", [plan(1, row(0, 2, (0,)), new=(SEQUENCE,)), plan(2, row(2, 3, (1,)))]),
+    ("is not one of 64", [plan(1, row(blocks=(64,)), new=(SEQUENCE,))]),
+    ("is also slot 0's", [plan(1, row(), row(slot=1), new=(SEQUENCE, OTHER))]),
+    ("is also slot 0's", [plan(1, row(blocks=(3, 3)), new=(SEQUENCE,))]),
+    ("two rows", [plan(1, row(0, 2), row(2, 3), new=(SEQUENCE,))]),
+    ("comes after step 1", [plan(1), plan(1)]),
+    ("the limit is 4", [plan(1, row(), new=(SEQUENCE,))]),
+]
+
+
+@pytest.mark.parametrize(("violation", "plans"), BAD_PLANS, ids=[str(i) for i in range(len(BAD_PLANS))])
+def test_a_plan_that_must_not_be_is_found_out(checkpoint: Path, violation: str, plans: list[StepPlan]):
+    limit = 4 if "limit" in violation else 512
+    runner = FakeRunner(a_spec(checkpoint, max_num_batched_tokens=limit))
+    for good in plans[:-1]:
+        runner.step(good)
+    with pytest.raises(PlanError, match=violation):
+        runner.step(plans[-1])
+
+
+def test_a_freed_slot_and_its_blocks_are_free_in_the_same_plan(checkpoint: Path):
+    runner = FakeRunner(a_spec(checkpoint))
+    runner.step(plan(1, row(), new=(SEQUENCE,)))
+    runner.step(plan(2, row(), new=(SEQUENCE,), freed=(0,)))
+
+
+def test_a_closed_runner_does_not_step(checkpoint: Path):
+    runner = FakeRunner(a_spec(checkpoint))
+    runner.close()
+    with pytest.raises(PlanError, match="closed"):
+        runner.step(plan(1))
+
+
+def test_overwritten_kv_changes_what_comes_next(checkpoint: Path):
+    """So that a scheduler which reuses a block too early is found out by its tokens."""
+
+    def after(spoil: Callable[[FakeRunner], None]) -> int:
+        runner = FakeRunner(a_spec(checkpoint))
+        runner.step(plan(1, row(0, 4), new=(SEQUENCE,)))
+        spoil(runner)
+        return runner.step(plan(2, row(4, 1, sample=True))).sampled[0].token_id
+
+    assert after(lambda runner: None) == after(lambda runner: None)
+    assert after(lambda runner: None) != after(lambda runner: runner._states.update({0: [1] * 16}))
