@@ -70,8 +70,10 @@ class LinkStatistics(msgspec.Struct, frozen=True):
 class _Socket:
     """A ZMQ socket that one task may wait for, while others in the same thread send on it."""
 
-    def __init__(self, raw: zmq.Socket[bytes], address: str) -> None:
+    def __init__(self, raw: zmq.Socket[bytes], address: str, open_sockets: set[_Socket]) -> None:
         self._raw = raw
+        self._open_sockets = open_sockets
+        open_sockets.add(self)
         self._fd = raw.fileno()
         self._waiting: trio.CancelScope | None = None
         self.address = address
@@ -118,8 +120,10 @@ class _Socket:
 
     def close(self) -> None:
         if not self._raw.closed:
-            trio.lowlevel.notify_closing(self._fd)
+            if self._waiting is not None:
+                trio.lowlevel.notify_closing(self._fd)
             self._raw.close(linger=0)
+            self._open_sockets.discard(self)
 
 
 @final
@@ -218,6 +222,12 @@ class Links:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._context = context
+        self._open: set[_Socket] = set()
+
+    def close(self) -> None:
+        """Close every link that is still open, without lingering."""
+        for socket in list(self._open):
+            socket.close()
 
     def pull(self, address: str, codec: Codec[T]) -> ReceiveLink[T]:
         """Binds: many senders, one receiver."""
@@ -254,14 +264,16 @@ class Links:
         except zmq.ZMQError:
             raw.close(linger=0)
             raise
-        return _Socket(raw, address)
+        return _Socket(raw, address, self._open)
 
 
 @contextmanager
 def open_links() -> Iterator[Links]:
-    """The process's ZMQ context; on leaving, every link that is still open is closed without lingering."""
+    """The process's ZMQ context; on leaving, every link that is still open is closed."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    links = Links(context)
     try:
-        yield Links(context)
+        yield links
     finally:
-        context.destroy(linger=0)
+        links.close()
+        context.term()

@@ -36,6 +36,8 @@ from protocol.messages import (
 from protocol.spec import EngineSpec
 
 HEARTBEAT_SECONDS = 1.0
+UNKNOWN_SECONDS = 2.0
+"""How long a request that is asked for again and not known may still be on its way to us."""
 
 logger = logging.getLogger("trillm.engine")
 
@@ -150,13 +152,28 @@ class Engine:
                 self._publish(self._scheduler.add(message))
             case AbortRequest(client_index=index, request_ids=ids):
                 self._abort(index, ids)
-            case ResyncRequest(client_index=index, offsets=offsets):
-                self._publish((index, output) for output in self._scheduler.resync(index, offsets))
+            case ResyncRequest():
+                self._resync(message, nursery)
             case UtilityRequest(client_index=index, call_id=call_id):
                 state = EngineState(self._scheduler.stats(), self._scheduler.request_ids, self._pulse.beat().phase)
                 self._publishers[index].reply(call_id, state)
             case _:
                 assert_never(message)
+
+    def _resync(self, message: ResyncRequest, nursery: trio.Nursery) -> None:
+        """Say again what is known. The rest may be on its way to us (the app and the output handler speak over
+        different sockets) or in the grammar compiler: it gets its answer a little later."""
+        index = message.client_index
+        known = {i: offset for i, offset in message.offsets.items() if self._scheduler.knows(index, i)}
+        self._publish((index, output) for output in self._scheduler.resync(index, known))
+        if len(known) < len(message.offsets):
+            rest = {i: offset for i, offset in message.offsets.items() if i not in known}
+            nursery.start_soon(self._resync_later, index, rest)
+
+    async def _resync_later(self, index: ClientIndex, offsets: dict[RequestId, int]) -> None:
+        await trio.sleep(UNKNOWN_SECONDS)
+        ours = {i: offset for i, offset in offsets.items() if (index, i) not in self._compiling}
+        self._publish((index, output) for output in self._scheduler.resync(index, ours))
 
     def _abort(self, index: ClientIndex, ids: list[RequestId]) -> None:
         for request_id in ids:

@@ -118,6 +118,14 @@ class Scheduler:
         answers = [self._say_again(client_index, request_id, offset) for request_id, offset in offsets.items()]
         return [answer for answer in answers if answer is not None]
 
+    def knows(self, client_index: ClientIndex, request_id: RequestId) -> bool:
+        """Whether this client's request is live or remembered as finished."""
+        return self._find(client_index, request_id) is not None
+
+    def _find(self, client_index: ClientIndex, request_id: RequestId) -> Sequence | None:
+        sequence = self._live.get(request_id) or self._finished.get(request_id)
+        return sequence if sequence is not None and sequence.client_index == client_index else None
+
     # -------------------------------------------------------------------------------- the step
 
     def schedule(self) -> StepPlan | None:
@@ -336,8 +344,8 @@ class Scheduler:
         sequence.slot = None
 
     def _say_again(self, client_index: ClientIndex, request_id: RequestId, offset: int) -> EngineCoreOutput | None:
-        sequence = self._live.get(request_id) or self._finished.get(request_id)
-        if sequence is None or sequence.client_index != client_index:
+        sequence = self._find(client_index, request_id)
+        if sequence is None:
             return _error_output(request_id, "unknown request", max(0, offset))
         first = 0 if sequence.logprobs is None else sequence.num_continuation_tokens
         if not first <= offset <= sequence.num_output_tokens:

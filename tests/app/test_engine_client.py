@@ -227,3 +227,34 @@ async def test_requests_are_not_sent_before_the_subscription_was_seen(checkpoint
 
         assert (await collect(client, a_prompt()))[0][2] is FinishReason.LENGTH
         nursery.cancel_scope.cancel()
+
+
+async def test_asking_again_for_a_request_that_is_still_on_its_way_does_not_end_it(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, house, _):
+        expected = await collect(client, a_prompt())
+        epoch = house.engine_inputs[-1].epoch
+        house.send_to_engine(0, ResyncRequest(epoch, 0, {"r2": 0}))  # the engine hears of it before its ADD_REQUEST
+        async with client.generate([a_prompt()]) as generation:
+            assert list(generation.unfinished) == ["r2"]
+            outputs = []
+            while not generation.finished:
+                outputs += await generation.receive()
+        await trio.sleep(3)
+
+        assert [token for _, output in outputs for token in output.token_ids] == expected[0][1]
+
+
+async def test_asking_again_for_an_unknown_request_gives_it_an_error_in_the_end(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, house, _):
+        house.wire = lambda message, deliver: None if isinstance(message, EngineCoreOutputs) else deliver(message)
+        async with client.generate([a_prompt(max_tokens=1)]) as generation:
+            await trio.sleep(0.5)
+            [request_id] = generation.unfinished
+            published = []
+            house.wire = lambda message, deliver: published.append(message) or deliver(message)
+            house.send_to_engine(0, AbortRequest(house.engine_inputs[-1].epoch, 0, [request_id]))
+            house.send_to_engine(0, ResyncRequest(house.engine_inputs[-1].epoch, 0, {"r999": 0}))
+            await trio.sleep(3)
+
+        errors = [o.error for m in published if isinstance(m, EngineCoreOutputs) for o in m.outputs if o.error]
+        assert errors == ["unknown request"]

@@ -1,0 +1,37 @@
+"""Looking at other processes through /proc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended; one that has ended and was not waited for yet counts as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+def children(pid: int) -> dict[str, int]:
+    """The actors that this process started, by name."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        if b"actors.child" in arguments:
+            found[arguments[arguments.index(b"actors.child") + 1].decode()] = int(child)
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time that the process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+async def wait_until_gone(*pids: int) -> None:
+    """To be bounded by the caller."""
+    while not all(map(is_gone, pids)):
+        await trio.sleep(0.01)

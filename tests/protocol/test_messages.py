@@ -1,0 +1,178 @@
+"""What goes over the wire: golden bytes of every message, so that a change of the protocol is a decision."""
+
+from __future__ import annotations
+
+import typing
+
+import msgspec
+import pytest
+
+from protocol import codec, messages, spec
+from protocol.messages import FinishReason
+from protocol.sampling import Grammar, SamplingParams
+
+STATS = messages.EngineStats(1, 2, 3, 4, 5, 6, 7, 8)
+LOGPROBS = messages.TokenLogprobs([7, 8], [-0.5, -1.5], 1)
+LOGPROB = messages.Logprob(7, "a", b"a", -0.5, 1)
+POSITION = messages.PositionLogprobs(LOGPROB, [LOGPROB])
+PARAMS = SamplingParams(
+    max_tokens=3, seed=-1, logit_bias={5: 1.5}, allowed_token_ids=[1], bad_words_token_ids=[[1, 2]], stop=["x"],
+    logprobs=2, grammar=Grammar("g"),
+)  # fmt: skip
+REQUEST = messages.EngineCoreRequest(2, 0, "r1", [1, 2], PARAMS, 1.5, 3, [9])
+REPLY = messages.UtilityReply(2, 0, 5, 6, messages.EngineState(STATS, ["r1"], "idle"))
+ENGINE_SPEC = spec.EngineSpec(0, 1, "ipc://a", {0: "ipc://b"}, "/m")
+OUTPUT_SPEC = spec.OutputSpec(0, 1, "ipc://a", "ipc://b", "/m")
+ENGINE_FACTS = spec.EngineFacts(2048, 100, 16, 512, "cpu", "float32", 1, 2)
+
+MESSAGES = {
+    "ENGINE_INPUT": [
+        REQUEST,
+        messages.AbortRequest(2, 0, ["r1"]),
+        messages.UtilityRequest(2, 0, 6, messages.GetState()),
+        messages.ResyncRequest(2, 0, {"r1": 4}),
+    ],
+    "ENGINE_OUTPUT": [
+        messages.Welcome(2, 0, 1),
+        messages.EngineCoreOutputs(
+            2,
+            0,
+            3,
+            [messages.EngineCoreOutput("r1", 4, [7], [LOGPROBS], [None, LOGPROBS], FinishReason.STOP, 7)],
+            STATS,
+        ),
+        messages.EngineHeartbeat(2, 0, 4, STATS),
+        REPLY,
+    ],
+    "OUTPUT_INPUT": [REQUEST, messages.AbortRequest(2, 0, ["r1"]), messages.AttachEngine(0, 2, "ipc://a", "ipc://b")],
+    "APP_INPUT": [
+        messages.RequestOutputs(
+            0,
+            2,
+            [messages.RequestOutput("r1", 4, [7], "a", [POSITION], [None, POSITION], FinishReason.STOP, "x")],
+            STATS,
+        ),
+        messages.EngineAttached(0, 2),
+        messages.UtilityAnswer(0, REPLY),
+    ],
+    "FROM_CHILD": [
+        spec.Ready(ENGINE_FACTS),
+        spec.Ready(spec.OutputFacts(512)),
+        spec.Heartbeat(3, "step", 0.5, 1.0),
+        spec.Fault("no"),
+    ],
+    "TO_CHILD": [spec.Start(1, ENGINE_SPEC), spec.Start(1, OUTPUT_SPEC), spec.Stop()],
+}
+
+GOLDEN = {
+    "ENGINE_INPUT.0.EngineCoreRequest": (
+        "99ab4144445f524551554553540200a27231920102dc001603ffcb3ff0000000000000cb3ff000000000000000cb0000"
+        "000000000000cb0000000000000000cb0000000000000000cb3ff00000000000008105cb3ff800000000000091019192"
+        "010200909091a178c2c3c302c091a167cb3ff8000000000000039109"
+    ),
+    "ENGINE_INPUT.1.AbortRequest": "94ad41424f52545f52455155455354020091a27231",
+    "ENGINE_INPUT.2.UtilityRequest": "95a75554494c49545902000691a96765745f7374617465",
+    "ENGINE_INPUT.3.ResyncRequest": "94a6524553594e43020081a2723104",
+    "ENGINE_OUTPUT.0.Welcome": "94a757454c434f4d45020001",
+    "ENGINE_OUTPUT.1.EngineCoreOutputs": (
+        "96a74f5554505554530200039199a27231049107919392070892cbbfe0000000000000cbbff80000000000000192c093"
+        "92070892cbbfe0000000000000cbbff800000000000001a473746f7007c000980102030405060708"
+    ),
+    "ENGINE_OUTPUT.2.EngineHeartbeat": "95a9484541525442454154020004980102030405060708",
+    "ENGINE_OUTPUT.3.UtilityReply": (
+        "97ad5554494c4954595f5245504c590200050694ac656e67696e655f737461746598010203040506070891a27231a469646c65c0"
+    ),
+    "OUTPUT_INPUT.0.EngineCoreRequest": (
+        "99ab4144445f524551554553540200a27231920102dc001603ffcb3ff0000000000000cb3ff000000000000000cb0000"
+        "000000000000cb0000000000000000cb0000000000000000cb3ff00000000000008105cb3ff800000000000091019192"
+        "010200909091a178c2c3c302c091a167cb3ff8000000000000039109"
+    ),
+    "OUTPUT_INPUT.1.AbortRequest": "94ad41424f52545f52455155455354020091a27231",
+    "OUTPUT_INPUT.2.AttachEngine": "95ad4154544143485f454e47494e450002a76970633a2f2f61a76970633a2f2f62",
+    "APP_INPUT.0.RequestOutputs": (
+        "95af524551554553545f4f5554505554530002919aa27231049107a16191929507a161c40161cbbfe000000000000001"
+        "919507a161c40161cbbfe00000000000000192c0929507a161c40161cbbfe000000000000001919507a161c40161cbbf"
+        "e000000000000001a473746f70a178c000980102030405060708"
+    ),
+    "APP_INPUT.1.EngineAttached": "93af454e47494e455f41545441434845440002",
+    "APP_INPUT.2.UtilityAnswer": (
+        "93ae5554494c4954595f414e535745520097ad5554494c4954595f5245504c590200050694ac656e67696e655f737461"
+        "746598010203040506070891a27231a469646c65c0"
+    ),
+    "FROM_CHILD.0.Ready": (
+        "82a474797065a57265616479a5666163747389a474797065ac656e67696e655f6661637473ad6d61785f6d6f64656c5f"
+        "6c656ecd0800aa6e756d5f626c6f636b7364aa626c6f636b5f73697a6510aa766f6361625f73697a65cd0200a6646576"
+        "696365a3637075a56474797065a7666c6f61743332ad776569676874735f627974657301ae6b765f63616368655f6279"
+        "74657302"
+    ),
+    "FROM_CHILD.1.Ready": (
+        "82a474797065a57265616479a5666163747382a474797065ac6f75747075745f6661637473aa766f6361625f73697a65cd0200"
+    ),
+    "FROM_CHILD.2.Heartbeat": (
+        "85a474797065a9686561727462656174a47374657003a57068617365a473746570a970686173655f616765cb3fe00000"
+        "00000000a870726f6772657373cb3ff0000000000000"
+    ),
+    "FROM_CHILD.3.Fault": "82a474797065a56661756c74a76d657373616765a26e6f",
+    "TO_CHILD.0.Start": (
+        "83a474797065a57374617274a776657273696f6e01a473706563de0013a474797065a6656e67696e65ac656e67696e65"
+        "5f696e64657800a565706f636801b072657175657374735f61646472657373a76970633a2f2f61b16f7574707574735f"
+        "6164647265737365738100a76970633a2f2f62aa636865636b706f696e74a22f6dab6c6f61645f666f726d6174a46175"
+        "746fa6646576696365a46175746fa56474797065a46175746fad6d61785f6d6f64656c5f6c656ec0ac6d61785f6e756d"
+        "5f7365717340b66d61785f6e756d5f626174636865645f746f6b656e73cd0200aa626c6f636b5f73697a6510b76e756d"
+        "5f6770755f626c6f636b735f6f76657272696465c0b56b765f63616368655f6d656d6f72795f6279746573c0b1736368"
+        "6564756c696e675f706f6c696379a466636673a774687265616473c0ac6d61785f6c6f6770726f627314b264756d6d79"
+        "5f737465705f7365636f6e6473cb0000000000000000"
+    ),
+    "TO_CHILD.1.Start": (
+        "83a474797065a57374617274a776657273696f6e01a47370656386a474797065a66f7574707574ac636c69656e745f69"
+        "6e64657800a565706f636801ad696e626f785f61646472657373a76970633a2f2f61ab6170705f61646472657373a769"
+        "70633a2f2f62aa636865636b706f696e74a22f6d"
+    ),
+    "TO_CHILD.2.Stop": "81a474797065a473746f70",
+}
+
+CASES = [(name, message) for name, union in MESSAGES.items() for message in union]
+
+
+@pytest.mark.parametrize(("name", "message"), CASES, ids=lambda value: type(value).__name__)
+def test_a_message_survives_the_wire(name, message):
+    assert getattr(codec, name).decode(getattr(codec, name).encode(message)) == message
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_every_member_of_a_union_is_tried_here(name):
+    unions = {
+        "ENGINE_INPUT": messages.EngineInput,
+        "ENGINE_OUTPUT": messages.EngineOutput,
+        "OUTPUT_INPUT": messages.OutputInput,
+        "APP_INPUT": messages.AppInput,
+        "FROM_CHILD": spec.FromChild,
+        "TO_CHILD": spec.ToChild,
+    }
+    assert {type(message) for message in MESSAGES[name]} == set(typing.get_args(unions[name]))
+
+
+@pytest.mark.parametrize(("name", "message"), CASES, ids=lambda value: type(value).__name__)
+def test_the_bytes_on_the_wire_are_these(name, message):
+    """Fields may only be appended, with a default: else protocol.messages.VERSION is bumped and this is made anew."""
+    index = [m for n, m in CASES if n == name].index(message)
+    assert getattr(codec, name).encode(message).hex() == GOLDEN[f"{name}.{index}.{type(message).__name__}"]
+
+
+@pytest.mark.parametrize(
+    "frame", [b"", b"\xc1", b"\x93\xa7UNKNOWN\x01\x02", b"\x92\xadABORT_REQUEST\xa1x", b"\xff" * 99]
+)
+def test_a_frame_that_is_not_of_the_union_is_a_decode_error(frame):
+    with pytest.raises(msgspec.DecodeError):
+        codec.ENGINE_INPUT.decode(frame)
+
+
+def test_the_tags_of_what_a_client_asks_are_the_specified_names():
+    assert [kind.value for kind in messages.EngineCoreRequestType] == [
+        "ADD_REQUEST",
+        "ABORT_REQUEST",
+        "UTILITY",
+        "RESYNC",
+    ]
+    for message in MESSAGES["ENGINE_INPUT"]:
+        assert msgspec.msgpack.decode(codec.ENGINE_INPUT.encode(message))[0] in list(messages.EngineCoreRequestType)
