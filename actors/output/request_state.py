@@ -29,6 +29,7 @@ class RequestState:
         self.stopped_by: str | None = None
         self._min_tokens = params.min_tokens
         self._include_stop = params.include_stop_str_in_output
+        self._stop_token_ids = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
         self._prompt_logprobs_due = params.prompt_logprobs is not None and not request.continuation_token_ids
         self._num_cached_tokens = 0
         self._detokenizer = open_detokenizer(
@@ -83,10 +84,11 @@ class RequestState:
         )
 
     def _with_text(self, token_ids: Sequence[int], finish_reason: FinishReason | None) -> Sequence[int]:
-        """All but the token that ended the request, unless that is to be seen."""
-        if finish_reason is FinishReason.STOP and not self._include_stop:
-            return token_ids[:-1]
-        return token_ids
+        """All but the stop token that ended the request, unless that is to be seen. The last token of an output whose
+        grammar is complete is no stop token: it belongs to the text."""
+        if finish_reason is not FinishReason.STOP or self._include_stop:
+            return token_ids
+        return token_ids[:-1] if token_ids and token_ids[-1] in self._stop_token_ids else token_ids
 
     def _take(self, token_ids: Sequence[int]) -> tuple[int, str]:
         """Turn tokens into text, up to the one that completes a stop string: how many were taken, and the text.

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from actors.output import processor as processor_module
 from actors.output.processor import OutputProcessor
 from actors.output.vocabulary import Vocabulary
-from protocol.messages import FinishReason, TokenLogprobs
+from protocol.messages import FinishReason
+from protocol.sampling import Grammar, TokenLogprobs
 from tests.helpers.dummy_checkpoint import IM_END
 from tests.helpers.engine_outputs import core_output, core_outputs, core_request
 from tests.helpers.small_tokenizers import byte_level_tokenizer
@@ -75,18 +76,25 @@ def test_a_request_that_ended_is_forgotten_and_its_late_outputs_are_ignored():
 
 
 def test_the_text_of_the_token_that_ended_it_is_left_out():
-    deltas, _ = stream(started(), [*ids_of("yes"), EOS], finish_reason=FinishReason.STOP)
+    stop = ids_of(".")[0]
+    request = core_request(eos_token_ids=[EOS], stop_token_ids=[stop])
+    deltas, _ = stream(started(request), [*ids_of("yes"), EOS], finish_reason=FinishReason.STOP)
     assert text_of(deltas) == "yes"
     assert tokens_of(deltas)[-1] == EOS
-    stop = ids_of(".")[0]
-    deltas, _ = stream(started(), [*ids_of("yes"), stop], finish_reason=FinishReason.STOP, stop_reason=stop)
+    deltas, _ = stream(started(request), [*ids_of("yes"), stop], finish_reason=FinishReason.STOP, stop_reason=stop)
     assert text_of(deltas) == "yes"
     assert deltas[-1].stop_reason == stop
 
 
+def test_the_last_token_of_a_completed_grammar_belongs_to_the_text():
+    request = core_request(eos_token_ids=[EOS], grammar=Grammar("any"))
+    deltas, _ = stream(started(request), ids_of('{"a": 1}'), finish_reason=FinishReason.STOP)
+    assert text_of(deltas) == '{"a": 1}'
+
+
 def test_the_text_of_the_token_that_ended_it_is_included_on_demand():
-    request = core_request(include_stop_str_in_output=True)
     stop = ids_of(".")[0]
+    request = core_request(include_stop_str_in_output=True, stop_token_ids=[stop])
     deltas, _ = stream(started(request), [*ids_of("yes"), stop], finish_reason=FinishReason.STOP, stop_reason=stop)
     assert text_of(deltas) == "yes."
 
