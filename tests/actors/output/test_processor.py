@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from actors.output import processor as processor_module
 from actors.output.processor import OutputProcessor
 from actors.output.vocabulary import Vocabulary
-from protocol.messages import FinishReason
-from protocol.sampling import Grammar, TokenLogprobs
+from protocol.messages import FinishReason, TokenLogprobs
+from protocol.sampling import Grammar
 from tests.helpers.dummy_checkpoint import IM_END
 from tests.helpers.engine_outputs import core_output, core_outputs, core_request
 from tests.helpers.small_tokenizers import byte_level_tokenizer
