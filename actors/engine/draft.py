@@ -19,8 +19,6 @@ class StepDraft:
         self.counts: dict[Sequence, int] = {}
         """Tokens to compute, in the order of the plan's rows."""
         self.admitted: list[Sequence] = []
-        self.is_short_of_blocks = False
-        """Some running sequence got fewer blocks than it could use, so nobody new may take any."""
 
     def take(self, sequence: Sequence, count: int) -> None:
         self.counts[sequence] = count

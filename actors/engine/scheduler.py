@@ -45,11 +45,6 @@ class SchedulerConfig:
         if self.policy not in POLICIES:
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
 
-    @property
-    def max_num_running(self) -> int:
-        """No more sequences run than a step has tokens, so that each that decodes gets its token in every step."""
-        return min(self.max_num_seqs, self.max_num_batched_tokens)
-
 
 @final
 class Scheduler:
@@ -136,8 +131,7 @@ class Scheduler:
         self._num_steps += 1
         draft = StepDraft(self._num_steps, self.config.max_num_batched_tokens)
         self._extend_running(draft)
-        if not draft.is_short_of_blocks:
-            self._admit_waiting(draft)
+        self._admit_waiting(draft)
         assert draft.counts, f"no progress with {self!r}"
         plan = draft.as_plan(self._freed_slots)
         self._freed_slots = []
@@ -205,21 +199,20 @@ class Scheduler:
         if wanted == 0:
             return
         while (fitting := min(wanted, self._num_tokens_fitting(sequence))) == 0:
-            draft.is_short_of_blocks = True
             victim = max(self._running, key=self._rank)
             if victim is sequence:
                 return
             self._preempt(victim, draft)
-        draft.is_short_of_blocks |= fitting < wanted
         self._grow(sequence, fitting)
         draft.take(sequence, fitting)
 
     def _admit_waiting(self, draft: StepDraft) -> None:
         """Let sequences start, in rank order, while there is budget and the first has room for all it has.
 
-        Later ones do not overtake one that lacks blocks: it would never find enough of them free.
+        Later ones do not overtake one that lacks blocks: it would never find enough of them free. Since whoever runs
+        has had a token of this step's budget by now, no more sequences ever run than a step has tokens.
         """
-        while draft.tokens_left > 0 and len(self._running) < self.config.max_num_running:
+        while draft.tokens_left > 0 and self._free_slots:
             sequence = self._waiting.first()
             if sequence is None or not self._has_room_for(sequence):
                 return

@@ -97,8 +97,18 @@ def test_no_more_sequences_run_than_a_step_has_tokens(tiny: Path):
     bench = Bench(tiny, a_config(max_num_batched_tokens=2))
     for name in ("a", "b", "c"):
         bench.add(a_request(name, [7]))
+    for _ in range(4):
+        bench.step()
+        assert bench.scheduler.stats().num_requests_running == 2
+
+
+def test_decoding_goes_before_the_prompt_of_a_better_one(tiny: Path):
+    bench = Bench(tiny, a_config(max_num_batched_tokens=6))
+    bench.add(a_request("late", [7], arrival=2.0))
     bench.step()
-    assert bench.scheduler.stats().num_requests_running == 2
+    bench.add(a_request("early", range(3, 15), arrival=1.0))
+    assert shares(bench.step()) == [(0, 1, 1, True), (1, 0, 5, False)]
+    assert shares(bench.step()) == [(0, 2, 1, True), (1, 5, 5, False)]
 
 
 def test_fcfs_goes_by_arrival_and_ignores_priority(tiny: Path):
@@ -173,14 +183,54 @@ def test_the_worst_is_preempted_and_comes_back_first(tiny: Path, policy: str, vi
     assert admitted == [survivor, victim, victim, "waiting"]
 
 
-def test_nobody_is_admitted_in_a_step_that_lacks_blocks(tiny: Path):
-    bench = Bench(tiny, a_config(num_blocks=5))
-    bench.add(a_request("a", range(3, 10), max_tokens=12))
-    bench.add(a_request("b", range(3, 10), max_tokens=12))
+def test_a_better_prompt_takes_the_blocks_of_one_that_had_its_share_of_this_step(tiny: Path):
+    bench = Bench(tiny, a_config(block_size=1, num_blocks=13, max_num_batched_tokens=3))
+    bench.add(a_request("b", [7], arrival=2.0, max_tokens=10))
+    bench.add(a_request("c", [8], arrival=3.0, max_tokens=10))
+    bench.step()
+    best = a_request("best", range(3, 9), arrival=1.0)
+    bench.add(best)
     while not bench.scheduler.stats().num_preemptions:
         plan = bench.step()
-    assert plan.new_sequences == []
+    assert [row.slot for row in plan.rows] == [0, 2]
+    assert plan.freed_slots == [1]
     bench.run()
+    assert bench.tokens("best") == alone(tiny, best).tokens("best")
+
+
+def test_the_worst_of_all_sits_a_step_out_with_what_it_holds(tiny: Path):
+    """Nobody needs its blocks yet, so it would be computed again for nothing."""
+    bench = Bench(tiny, a_config(block_size=2, num_blocks=5))
+    bench.add(a_request("a", [7, 8, 9], max_tokens=4))
+    bench.add(a_request("b", [7, 8], max_tokens=6))
+    while len(bench.step().rows) == 2:
+        pass
+    assert [row.slot for row in bench.plans[-1].rows] == [0]
+    bench.run()
+    assert bench.scheduler.stats().num_preemptions == 0
+    assert len(bench.tokens("b")) == 6
+
+
+def test_nobody_is_admitted_into_the_blocks_that_running_ones_need_next(tiny: Path):
+    """It would be preempted at once."""
+    bench = Bench(tiny, a_config(block_size=1, num_blocks=5))
+    bench.add(a_request("a", [7, 8, 9], max_tokens=3))
+    bench.step()
+    bench.add(a_request("b", [7], max_tokens=1))
+    assert bench.step().new_sequences == []
+    bench.run()
+    assert bench.scheduler.stats().num_preemptions == 0
+
+
+def test_prompt_logprobs_are_not_gathered_again_after_a_preemption(tiny: Path):
+    bench = Bench(tiny, a_config(num_blocks=5))
+    requests = [a_request(name, range(3, 10), max_tokens=12, prompt_logprobs=1) for name in ("a", "b")]
+    for request in requests:
+        bench.add(request)
+    bench.run()
+    assert bench.scheduler.stats().num_preemptions > 0
+    for request in requests:
+        assert bench.outputs[request.request_id] == alone(tiny, request).outputs[request.request_id]
 
 
 def test_a_sequence_that_outgrows_the_whole_pool_ends_with_an_error_that_names_the_blocks(tiny: Path):
@@ -499,6 +549,16 @@ def test_a_client_that_leaves_takes_its_requests_with_it(tiny: Path):
     bench.scheduler.abort_client(ClientIndex(0))
     assert bench.scheduler.request_ids == []
     (output,) = bench.scheduler.resync(CLIENT, dict.fromkeys(ids("mine"), 0))
+    assert output.error == "unknown request"
+
+
+def test_a_request_that_is_aborted_under_a_used_id_is_unknown(tiny: Path):
+    bench = Bench(tiny, a_config())
+    bench.add(a_request(max_tokens=1))
+    bench.run()
+    bench.scheduler.add(a_request(max_tokens=1))
+    bench.scheduler.abort(CLIENT, ids("a"))
+    (output,) = bench.scheduler.resync(CLIENT, dict.fromkeys(ids("a"), 0))
     assert output.error == "unknown request"
 
 
