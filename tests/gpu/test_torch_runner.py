@@ -73,6 +73,20 @@ def test_blocks_that_a_broken_sequence_left_behind_do_no_harm(poisoned, checkpoi
     assert second[0].error is None
 
 
+def test_shorter_rows_are_not_padded_with_what_belongs_to_others(poisoned, checkpoint):
+    results = []
+    for runner in (load(checkpoint), poisoned):
+        if runner is poisoned:
+            runner.step(plan_of(0, (3, [POISON] * 4, [0])))
+        prompts = {Slot(0): list(range(9)), Slot(1): list(range(20, 27))}
+        tables = {Slot(0): [1, 2, 4], Slot(1): [3, 5]}
+        new = [NewSequence(slot, RequestId(str(slot)), ids, [], params()) for slot, ids in prompts.items()]
+        runner.step(StepPlan(1, [], new, [Row(s, 0, ids[:-1], tables[s], False) for s, ids in prompts.items()]))
+        rows = [Row(s, len(ids) - 1, ids[-1:], tables[s], True) for s, ids in prompts.items()]
+        results.append(runner.step(StepPlan(2, [], [], rows)).sampled)
+    assert results[0] == results[1]
+
+
 def test_a_failed_row_keeps_its_slot_as_it_was(poisoned):
     poisoned.step(plan_of(1, (0, [1, POISON], [0])))
     assert poisoned._slots[Slot(0)].output_token_ids == []

@@ -1,0 +1,111 @@
+"""The default model, as it is served, against transformers with the same dequantised weights."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from app.checkpoints.default_model import FILE
+from app.checkpoints.gguf_checkpoint import open_gguf
+from app.settings import default_cache_directory
+from gpu.torch_runner import TorchRunner
+from gpu.weights import open_weights
+from protocol.ids import EngineIndex, Epoch
+from protocol.spec import EngineSpec
+from tests.helpers.runner_conformance import Driver, params
+
+pytestmark = pytest.mark.model
+
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+QUESTIONS = [
+    "What is the capital of France?",
+    "Write a poem about the sea.",
+    "Explain photosynthesis to a child.",
+    "How do I sort a list in Python?",
+    "What is 12 times 34?",
+    "Name five fruits.",
+    "Who wrote Hamlet?",
+    "Translate 'good morning' into Spanish.",
+    "Why is the sky blue?",
+    "Give me a recipe for pancakes.",
+    "What is a black hole?",
+    "Summarise the story of Cinderella.",
+    "List the planets of the solar system.",
+    "How does a bicycle stay upright?",
+    "What should I pack for a hike?",
+    "Tell me a joke.",
+    "What is the difference between TCP and UDP?",
+    "Write a haiku about autumn.",
+    "How many legs does a spider have?",
+    "What is the meaning of the word 'ephemeral'?",
+]
+TOKENS = 64
+
+
+@pytest.fixture(scope="module")
+def checkpoint():
+    file = default_cache_directory() / "default" / FILE
+    if not file.is_file():
+        pytest.skip(f"the default model is not in the cache: {file} (any start of the server fetches it)")
+    return open_gguf(file, default_cache_directory(), lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def runner(checkpoint):
+    spec = EngineSpec(EngineIndex(0), Epoch(1), "", {}, str(checkpoint), device="cpu", max_model_len=512)
+    return TorchRunner.load(spec, lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(checkpoint):
+    return Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def reference(checkpoint):
+    """transformers' model with the weights as we dequantise them (tests/gpu/test_gguf_weights holds those to gguf)."""
+    model = LlamaForCausalLM(LlamaConfig(**json.loads((checkpoint / "config.json").read_text()))).eval()
+    source = open_weights(checkpoint)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            source.read(name, parameter)
+    return model
+
+
+def prompt_ids(tokenizer: Tokenizer, question: str) -> list[int]:
+    turns = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    return tokenizer.encode(turns, add_special_tokens=False).ids
+
+
+def test_it_knows_the_capital_of_france(runner, tokenizer):
+    driver = Driver(runner)
+    sequence = driver.admit(0, prompt_ids(tokenizer, QUESTIONS[0]), params(8))
+    driver.run(sequence)
+    driver.free(sequence)
+    assert tokenizer.decode(sequence.output, skip_special_tokens=False) == "The capital of France is Paris.<|im_end|>"
+
+
+def test_greedy_tokens_and_logprobs_equal_transformers(runner, tokenizer, reference):
+    driver = Driver(runner)
+    sequences = [
+        driver.admit(slot, prompt_ids(tokenizer, question), params(TOKENS, logprobs=3))
+        for slot, question in enumerate(QUESTIONS)
+    ]
+    for sequence in sequences:  # in two chunks, so that a chunk meets cached blocks; then all decode together
+        driver.step((sequence, 20))
+        driver.step((sequence, len(sequence.prompt) - 20))
+    driver.run(*sequences)
+    for sequence in sequences:
+        with torch.inference_mode():
+            logits = reference(torch.tensor([sequence.tokens[:-1]])).logits[0, -TOKENS:]
+        best = logits.topk(2, dim=1)
+        gaps = (best.values[:, 0] - best.values[:, 1]).tolist()
+        expected = logits.log_softmax(dim=1)
+        for index, sampled in enumerate(sequence.sampled):
+            assert sampled.token_id == best.indices[index, 0] or gaps[index] < 1e-3
+            found = torch.tensor(sampled.logprobs.logprobs)
+            torch.testing.assert_close(found, expected[index, sampled.logprobs.token_ids], atol=1e-3, rtol=1e-3)
