@@ -19,6 +19,7 @@ class StepDraft:
         self.counts: dict[Sequence, int] = {}
         """Tokens to compute, in the order of the plan's rows."""
         self.admitted: list[Sequence] = []
+        self.preempted: list[Sequence] = []
 
     def take(self, sequence: Sequence, count: int) -> None:
         self.counts[sequence] = count

@@ -7,7 +7,6 @@ request ends in one of three ways only: it is refused in `add`, it is aborted, o
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import final
@@ -16,9 +15,11 @@ from actors.engine.blocks import BlockPool
 from actors.engine.draft import StepDraft
 from actors.engine.finish import Finish, finish_after_prompt, finish_after_token
 from actors.engine.finished import FinishedSequences
+from actors.engine.residents import Residents
 from actors.engine.sequence import Constraint, Sequence, SequenceStatus
-from actors.engine.waiting import POLICIES, Rank, WaitingQueue, rank_of
-from protocol.ids import ClientIndex, RequestId, Slot
+from actors.engine.shares import admit_waiting, extend_running
+from actors.engine.waiting import POLICIES, WaitingQueue
+from protocol.ids import ClientIndex, RequestId
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, EngineStats, FinishReason
 from protocol.step import Row, Sampled, StepPlan, StepResult
 
@@ -57,12 +58,10 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self._pool = BlockPool(config.num_blocks, config.block_size)
+        self._running = Residents(self._pool, config.max_num_seqs, config.policy)
         self._live: dict[RequestId, Sequence] = {}
         self._waiting = WaitingQueue(config.policy)
-        self._running: list[Sequence] = []
         self._finished = FinishedSequences()
-        self._free_slots = list(range(config.max_num_seqs))  # a heap: low slots first keeps the runner's batch dense
-        self._freed_slots: list[Slot] = []
         self._in_flight: StepDraft | None = None
         self._num_added = 0
         self._num_steps = 0
@@ -117,10 +116,6 @@ class Scheduler:
         """Whether this client's request is live or remembered as finished."""
         return self._find(client_index, request_id) is not None
 
-    def _find(self, client_index: ClientIndex, request_id: RequestId) -> Sequence | None:
-        sequence = self._live.get(request_id) or self._finished.get(request_id)
-        return sequence if sequence is not None and sequence.client_index == client_index else None
-
     # -------------------------------------------------------------------------------- the step
 
     def schedule(self) -> StepPlan | None:
@@ -130,13 +125,14 @@ class Scheduler:
             return None
         self._num_steps += 1
         draft = StepDraft(self._num_steps, self.config.max_num_batched_tokens)
-        self._extend_running(draft)
-        self._admit_waiting(draft)
+        extend_running(draft, self._running)
+        for sequence in draft.preempted:
+            self._waiting.push(sequence)
+        self._num_preemptions += len(draft.preempted)
+        admit_waiting(draft, self._running, self._waiting)
         assert draft.counts, f"no progress with {self!r}"
-        plan = draft.as_plan(self._freed_slots)
-        self._freed_slots = []
         self._in_flight = draft
-        return plan
+        return draft.as_plan(self._running.take_freed_slots())
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Addressed]:
         """Take in the result of the plan that `schedule` returned last; returns what clients get of it."""
@@ -178,78 +174,6 @@ class Scheduler:
 
     def __repr__(self) -> str:
         return f"<Scheduler {len(self._running)} running, {len(self._waiting)} waiting, {self._pool!r}>"
-
-    # -------------------------------------------------------------------------------- shares of a step
-
-    def _extend_running(self, draft: StepDraft) -> None:
-        """One token for whoever decodes, then what is left to the prompts under way, the best rank first."""
-        by_rank = sorted(self._running, key=self._rank)
-        decoding = [s for s in by_rank if s.num_uncomputed_tokens == 1]
-        prompts = [s for s in by_rank if s.num_uncomputed_tokens > 1]
-        for sequence in (*decoding, *prompts):
-            if sequence.status is SequenceStatus.RUNNING:
-                self._extend(sequence, draft)
-
-    def _extend(self, sequence: Sequence, draft: StepDraft) -> None:
-        """Give a running sequence its share, preempting worse ones if it could not get a single token otherwise.
-
-        The worst of all sits this step out with what it holds; the best always goes on, so there is progress.
-        """
-        wanted = min(sequence.num_uncomputed_tokens, draft.tokens_left)
-        if wanted == 0:
-            return
-        while (fitting := min(wanted, self._num_tokens_fitting(sequence))) == 0:
-            victim = max(self._running, key=self._rank)
-            if victim is sequence:
-                return
-            self._preempt(victim, draft)
-        self._grow(sequence, fitting)
-        draft.take(sequence, fitting)
-
-    def _admit_waiting(self, draft: StepDraft) -> None:
-        """Let sequences start, in rank order, while there is budget and the first has room for all it has.
-
-        Later ones do not overtake one that lacks blocks: it would never find enough of them free. Since whoever runs
-        has had a token of this step's budget by now, no more sequences ever run than a step has tokens.
-        """
-        while draft.tokens_left > 0 and self._free_slots:
-            sequence = self._waiting.first()
-            if sequence is None or not self._has_room_for(sequence):
-                return
-            self._waiting.remove(sequence)
-            sequence.slot = Slot(heapq.heappop(self._free_slots))
-            sequence.status = SequenceStatus.RUNNING
-            self._running.append(sequence)
-            count = min(sequence.num_uncomputed_tokens, draft.tokens_left)
-            self._grow(sequence, count)
-            draft.admitted.append(sequence)
-            draft.take(sequence, count)
-
-    def _rank(self, sequence: Sequence) -> Rank:
-        return rank_of(sequence, self.config.policy)
-
-    def _num_tokens_fitting(self, sequence: Sequence) -> int:
-        """How many more tokens have room in the sequence's own blocks and the free ones."""
-        num_blocks = len(sequence.block_table) + self._pool.num_free
-        return num_blocks * self._pool.block_size - sequence.num_computed_tokens
-
-    def _has_room_for(self, sequence: Sequence) -> bool:
-        """Whether all its tokens fit beside what the running ones need for theirs and one more each."""
-        pool = self._pool
-        promised = sum(pool.blocks_for(s.num_tokens + 1) - len(s.block_table) for s in self._running)
-        return pool.blocks_for(sequence.num_tokens) + promised <= pool.num_free
-
-    def _grow(self, sequence: Sequence, count: int) -> None:
-        num_blocks = self._pool.blocks_for(sequence.num_computed_tokens + count)
-        sequence.block_table += self._pool.allocate(max(0, num_blocks - len(sequence.block_table)))
-
-    def _preempt(self, sequence: Sequence, draft: StepDraft) -> None:
-        draft.give_up(sequence)
-        self._vacate(sequence)
-        sequence.forget_computed()
-        sequence.status = SequenceStatus.PREEMPTED
-        self._waiting.push(sequence)
-        self._num_preemptions += 1
 
     # -------------------------------------------------------------------------------- results of a step
 
@@ -319,22 +243,16 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         """Take back all that a live sequence holds."""
         if sequence.status is SequenceStatus.RUNNING:
-            self._vacate(sequence)
+            self._running.dismiss(sequence)
         else:
             self._waiting.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.grammar = None
         del self._live[sequence.request_id]
 
-    def _vacate(self, sequence: Sequence) -> None:
-        """Take slot and blocks from a running sequence."""
-        assert sequence.slot is not None
-        self._running.remove(sequence)
-        self._pool.free(sequence.block_table)
-        sequence.block_table = []
-        heapq.heappush(self._free_slots, sequence.slot)
-        self._freed_slots.append(sequence.slot)
-        sequence.slot = None
+    def _find(self, client_index: ClientIndex, request_id: RequestId) -> Sequence | None:
+        sequence = self._live.get(request_id) or self._finished.get(request_id)
+        return sequence if sequence is not None and sequence.client_index == client_index else None
 
     def _say_again(self, client_index: ClientIndex, request_id: RequestId, offset: int) -> EngineCoreOutput | None:
         sequence = self._find(client_index, request_id)

@@ -163,7 +163,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is None)
     @rule()
     def schedule(self):
-        decoding = [s for s in self.scheduler._running if s.num_uncomputed_tokens == 1]
+        decoding = [s for s in self.scheduler._running.by_rank() if s.num_uncomputed_tokens == 1]
         self.plan = self.bench.schedule()
         assert (self.plan is not None) == self.scheduler.has_work
         if self.plan is None:

@@ -1,0 +1,69 @@
+"""The policy of a step: who gets which share of its token budget, and who loses its blocks for that.
+
+Small decisions over a StepDraft, in the order in which the scheduler takes them: first those that run, then new ones.
+"""
+
+from __future__ import annotations
+
+from actors.engine.draft import StepDraft
+from actors.engine.residents import Residents
+from actors.engine.sequence import Sequence, SequenceStatus
+from actors.engine.waiting import WaitingQueue
+
+
+def extend_running(draft: StepDraft, running: Residents) -> None:
+    """One token for whoever decodes, then what is left to the prompts under way, the best rank first.
+
+    Whoever has to make room for that is in `draft.preempted`, to be computed again from its prompt and output.
+    """
+    by_rank = running.by_rank()
+    decoding = [sequence for sequence in by_rank if sequence.num_uncomputed_tokens == 1]
+    prompts = [sequence for sequence in by_rank if sequence.num_uncomputed_tokens > 1]
+    for sequence in (*decoding, *prompts):
+        if sequence.status is SequenceStatus.RUNNING:
+            _extend(sequence, draft, running)
+
+
+def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue) -> None:
+    """Let sequences start, in rank order, while there is budget and the first has room for all it has.
+
+    Later ones do not overtake one that lacks blocks: it would never find enough of them free. Since whoever runs has
+    had a token of this step's budget by now, no more sequences ever run than a step has tokens.
+    """
+    while draft.tokens_left > 0:
+        sequence = waiting.first()
+        if sequence is None or not running.has_room_for(sequence):
+            return
+        waiting.remove(sequence)
+        running.admit(sequence)
+        draft.admitted.append(sequence)
+        _take(sequence, min(sequence.num_uncomputed_tokens, draft.tokens_left), draft, running)
+
+
+def _extend(sequence: Sequence, draft: StepDraft, running: Residents) -> None:
+    """Give a running sequence its share, preempting worse ones if it could not get a single token otherwise.
+
+    The worst of all sits this step out with what it holds; the best always goes on, so there is progress.
+    """
+    wanted = min(sequence.num_uncomputed_tokens, draft.tokens_left)
+    if wanted == 0:
+        return
+    while (fitting := min(wanted, running.num_tokens_fitting(sequence))) == 0:
+        victim = running.worst()
+        if victim is sequence:
+            return
+        _preempt(victim, draft, running)
+    _take(sequence, fitting, draft, running)
+
+
+def _take(sequence: Sequence, count: int, draft: StepDraft, running: Residents) -> None:
+    running.grow(sequence, count)
+    draft.take(sequence, count)
+
+
+def _preempt(sequence: Sequence, draft: StepDraft, running: Residents) -> None:
+    draft.give_up(sequence)
+    running.dismiss(sequence)
+    sequence.forget_computed()
+    sequence.status = SequenceStatus.PREEMPTED
+    draft.preempted.append(sequence)
