@@ -1,0 +1,144 @@
+"""The door: who has no key gets nowhere, however the path is spelled."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.auth import PUBLIC_PATHS, AuthenticationMiddleware
+from tests.helpers.app_under_test import AppUnderTest, make_app
+from tests.helpers.asgi import Exchange, http_scope
+
+KEYS = ("sesame", "schlüssel")
+RIGHT = (b"authorization", b"Bearer sesame")
+
+
+class Inside:
+    """Records what got through."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+
+    async def __call__(self, scope, receive, send) -> None:
+        self.paths.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"inside"})
+
+
+async def knock(path: str, *headers: tuple[bytes, bytes], method: str = "GET", root_path: str = "") -> Exchange:
+    exchange = Exchange(http_scope(method, path, headers, root_path))
+    await exchange.run(AuthenticationMiddleware(Inside(), KEYS))
+    return exchange
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"Bearer sesame", b"bearer sesame", b"BEARER  sesame", b"Bearer sesame ", "Bearer schlüssel".encode()],
+)
+async def test_a_right_key_opens(value: bytes) -> None:
+    assert (await knock("/v1/models", (b"authorization", value))).data == b"inside"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"x",
+        b"Bearer",
+        b"Bearer ",
+        b"Bearer wrong",
+        b"Bearer sesam",
+        b"Bearer sesamex",
+        b"Bearer sesame,Bearer sesame",
+        b"Basic sesame",
+        b"sesame",
+        b"Bearer caf\xe9",
+        "Bearer schlüssel".encode("latin-1"),
+        b"Bearer " + b"\x00" * 10_000,
+    ],
+)
+async def test_a_wrong_key_is_told_in_openais_shape_before_the_body_is_read(value: bytes) -> None:
+    exchange = await knock("/v1/chat/completions", (b"authorization", value), method="POST")
+    assert exchange.status == 401
+    assert exchange.num_received == 0
+    assert (b"www-authenticate", b"Bearer") in exchange.sent[0]["headers"]
+    error = json.loads(exchange.data)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["code"] == "invalid_api_key"
+    assert error["param"] is None
+
+
+async def test_no_header_and_two_headers_are_refused() -> None:
+    assert (await knock("/v1/models")).status == 401
+    assert (await knock("/v1/models", RIGHT, RIGHT)).status == 401
+    assert (await knock("/v1/models", RIGHT, (b"Authorization", b"Bearer wrong"))).status == 401
+
+
+@pytest.mark.parametrize("path", sorted(PUBLIC_PATHS))
+@pytest.mark.parametrize("root_path", ["", "/llm"])
+async def test_probes_need_no_key(path: str, root_path: str) -> None:
+    assert (await knock(root_path + path, root_path=root_path)).data == b"inside"
+
+
+@given(
+    base=st.sampled_from(["/v1/chat/completions", "/v1/models", "/tokenize", "/detokenize", "/invocations", "/health"]),
+    edits=st.lists(st.sampled_from(["//", "%2f", "/./", "/../", "/", "?", "#", ";", "\\", "%00", " ", "/health/.."])),
+    upper=st.booleans(),
+    at=st.integers(0, 20),
+    root_path=st.sampled_from(["", "/llm"]),
+)
+def test_no_odd_spelling_of_a_path_gets_in_without_a_key(
+    base: str, edits: list[str], upper: bool, at: int, root_path: str
+) -> None:
+    path = base[:at] + "".join(edits) + base[at:]
+    path = "/" + (path.upper() if upper else path).lstrip("/")
+    exchange = trio.run(knock, root_path + path)
+    if root_path or path not in PUBLIC_PATHS:
+        assert exchange.status == 401
+
+
+async def test_a_websocket_without_a_key_is_closed() -> None:
+    exchange = Exchange({"type": "websocket", "path": "/v1/realtime", "headers": []})
+    await exchange.run(AuthenticationMiddleware(Inside(), KEYS))
+    assert exchange.sent[0]["type"] == "websocket.close"
+    assert exchange.sent[0]["code"] == 1008
+
+
+async def send(under_test: AppUnderTest, method: str, path: str, *headers: tuple[bytes, bytes]) -> Exchange:
+    json_type = (b"content-type", b"application/json")
+    exchange = Exchange(http_scope(method, path, [json_type, *headers]), b'{"prompt": "Hi", "max_tokens": 1}')
+    await exchange.run(under_test.app)
+    return exchange
+
+
+async def test_the_application_is_closed_to_everybody_without_a_key() -> None:
+    under_test = make_app(api_keys=KEYS)
+    for path in (
+        "/v1/completions",
+        "/v1//completions",
+        "//v1/completions",
+        "/v1/completions/",
+        "/tokenize",
+        "/nothing",
+    ):
+        assert (await send(under_test, "POST", path)).status == 401
+    assert (await send(under_test, "POST", "/v1/completions", RIGHT)).status == 200
+    assert (await send(under_test, "POST", "/nothing", RIGHT)).status == 404
+    assert (await send(under_test, "GET", "/health")).status == 200
+
+
+async def test_a_preflight_is_answered_and_runs_nothing() -> None:
+    under_test = make_app(api_keys=KEYS)
+    assert (await send(under_test, "OPTIONS", "/v1/completions")).status == 200
+    assert under_test.engine.prompts == []
+
+
+async def test_one_spelling_per_route_even_with_a_key() -> None:
+    under_test = make_app(api_keys=KEYS)
+    for path in ("/v1//completions", "/v1/completions/", "/V1/completions"):
+        assert (await send(under_test, "POST", path, RIGHT)).status == 404
+    assert under_test.engine.prompts == []
