@@ -1,8 +1,8 @@
 """Keeps a client's text from becoming control tokens on its way through a chat template.
 
 Where client text spells a control token, a private-use character that occurs nowhere in it stands for the spelling
-while the template runs. So the template can still test, trim and join the text, and afterwards the tokeniser can tell the
-template's own control tokens from the client's. Used by app/render.py.
+while the template runs. So the template can still test, trim and join the text, and afterwards the tokeniser can tell
+the template's own control tokens from the client's. Used by app/render.py.
 """
 
 from __future__ import annotations
