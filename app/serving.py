@@ -138,22 +138,22 @@ def address(sockets: Sockets) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def announce(service: Service, url: str) -> None:
-    """One line when it can be used: where, which model, how to call it."""
-    logger.info("starting %s, listening on %s", service.model_name, url)
+async def announce(service: Service, url: str | None) -> None:
+    """One line when it can be used: where, which model, how to call it. Without a URL, hypercorn has said where."""
+    logger.info("starting %s%s", service.model_name, f", listening on {url}" if url else "")
     began = trio.current_time()
     await service.client.attached_once.wait()
-    key = "  -H 'Authorization: Bearer …'" if service.settings.api_key else ""
+    logger.info("ready in %.1f s: %s%s", trio.current_time() - began, service.model_name, hint(service, url))
+
+
+def hint(service: Service, url: str | None) -> str:
+    """How to call it, for copying into a shell."""
+    if url is None:
+        return ""
+    key = " -H 'Authorization: Bearer KEY'" if service.settings.api_key else ""
     body = f'{{"model": "{service.model_name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
-    logger.info(
-        "ready in %.1f s: %s at %s/v1 — try: curl %s/v1/chat/completions%s -H 'Content-Type: application/json' -d '%s'",
-        trio.current_time() - began,
-        service.model_name,
-        url,
-        url,
-        key,
-        body,
-    )
+    header = "-H 'Content-Type: application/json'"
+    return f" at {url}/v1 — try: curl {url}/v1/chat/completions{key} {header} -d '{body}'"
 
 
 async def stop_on_signal(service: Service, stop: trio.Event) -> None:
@@ -218,7 +218,7 @@ async def live_in_worker(service: Service) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run_actors)
         nursery.start_soon(leave_termination_to_master)
-        nursery.start_soon(announce, service, "the address that hypercorn was given")
+        nursery.start_soon(announce, service, None)
         await service.client.failed.wait()
         logger.critical("cannot go on: %s", service.client.failure)
         if multiprocessing.parent_process() is None:

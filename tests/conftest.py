@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.helpers.dummy_checkpoint import write_dummy_checkpoint
 
@@ -13,3 +17,24 @@ from tests.helpers.dummy_checkpoint import write_dummy_checkpoint
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint directory for the dummy runner."""
     return write_dummy_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+REAL_SECONDS = 60
+"""What a test with real processes or sockets may take before it counts as hung."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("process") and inspect.iscoroutinefunction(getattr(item, "obj", None)):
+            item.obj = bounded(item.obj)
+
+
+def bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """The test under a deadline. (A scope in a fixture would not do: pytest-trio runs fixtures in tasks of their own.)"""
+
+    @functools.wraps(test)
+    async def within_deadline(*args: object, **kwargs: object) -> None:
+        with trio.fail_after(REAL_SECONDS):
+            await test(*args, **kwargs)
+
+    return within_deadline

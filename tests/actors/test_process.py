@@ -19,12 +19,6 @@ from tests.helpers.processes import is_gone, wait_until_gone
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture(autouse=True)
-async def deadline():
-    with trio.fail_after(30):
-        yield
-
-
 @pytest.fixture
 def spec(tmp_path: Path, checkpoint: Path) -> OutputSpec:
     return OutputSpec(0, 1, f"ipc://{tmp_path}/in", f"ipc://{tmp_path}/app", str(checkpoint))

@@ -15,6 +15,8 @@ from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
 from protocol.links import Links, open_links, receive_batch
 from protocol.messages import AbortRequest, EngineHeartbeat, EngineStats
 
+pytestmark = pytest.mark.process  # real sockets: real time, and a deadline
+
 
 @pytest.fixture
 def links() -> Iterator[Links]:
@@ -33,12 +35,6 @@ def a_message(number: int) -> AbortRequest:
 
 def a_heartbeat(number: int) -> EngineHeartbeat:
     return EngineHeartbeat(1, 0, number, EngineStats())
-
-
-@pytest.fixture(autouse=True)
-async def deadline():
-    with trio.fail_after(20):
-        yield
 
 
 async def test_messages_arrive_in_order_and_once(links, address):

@@ -1,0 +1,195 @@
+"""Whoever dies: no client hangs, none is told a lie, nothing is left behind, and service resumes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+
+import pytest
+import trio
+
+from tests.helpers.processes import cpu_seconds, wait_until_gone
+from tests.helpers.server import LISTENING, READY, Server, open_process, open_server
+
+pytestmark = pytest.mark.process
+
+LONG = {"prompt": "once", "max_tokens": 1500, "min_tokens": 1500, "ignore_eos": True}
+SLOW = ("--dummy-step-seconds", "0.01")
+
+
+async def read_stream(server: Server, events: list[str], started: trio.Event) -> None:
+    async with server.client() as http, http.stream("POST", "/v1/completions", json=LONG | {"stream": True}) as reply:
+        assert reply.status_code == 200
+        async for line in reply.aiter_lines():
+            if line:
+                events.append(line)
+            if len(events) > 2:
+                started.set()
+
+
+async def plain_status(server: Server, statuses: list[int]) -> None:
+    async with server.client() as http:
+        reply = await http.post("/v1/completions", json=LONG)
+        statuses.append(reply.status_code)
+        assert reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("victim", ["engine-0", "output-0"])
+async def test_kill_9_of_an_actor_is_told_to_every_client_and_service_resumes(checkpoint, victim):
+    async with open_server(checkpoint, *SLOW) as server:
+        streams: list[list[str]] = [[] for _ in range(5)]
+        statuses: list[int] = []
+        async with trio.open_nursery() as nursery:
+            for events in streams:
+                started = trio.Event()
+                nursery.start_soon(read_stream, server, events, started)
+                await started.wait()
+            nursery.start_soon(plain_status, server, statuses)
+            await trio.sleep(0.1)
+            killed_at = trio.current_time()
+            os.kill(server.children()[victim], signal.SIGKILL)
+        took = trio.current_time() - killed_at
+
+        assert took < 3, "a client was kept waiting"
+        assert statuses == [500]
+        for events in streams:
+            assert events[-1] == "data: [DONE]"
+            assert "SIGKILL" in json.loads(events[-2].removeprefix("data: "))["error"]["message"]
+            assert not any('"finish_reason":"' in event for event in events), "a fake ending"
+
+        await server.until_ready()
+        async with server.client() as http:
+            reply = await http.post("/v1/completions", json={"prompt": "once", "max_tokens": 5})
+        assert reply.status_code == 200
+
+
+async def test_a_new_request_while_the_engine_is_down_is_refused_at_once_and_health_stays(checkpoint):
+    async with open_server(checkpoint) as server, server.client() as http:
+        os.kill(server.children()["engine-0"], signal.SIGKILL)
+        statuses = set()
+        for _ in range(20):
+            reply = await http.post("/v1/completions", json={"prompt": "once", "max_tokens": 1})
+            statuses.add(reply.status_code)
+            if reply.status_code == 503:
+                assert float(reply.headers["retry-after"]) >= 1
+                assert (await http.get("/health")).status_code == 200
+        assert statuses <= {200, 500, 503}
+        assert 503 in statuses
+
+
+async def test_four_deaths_in_a_row_end_the_service_with_a_status_and_a_reason(checkpoint):
+    async with open_server(checkpoint) as server:
+        for _ in range(4):
+            with trio.move_on_after(10):
+                await server.until_ready()
+            os.kill(server.children()["engine-0"], signal.SIGKILL)
+            await trio.sleep(0.02)
+        assert await server.wait() == 1
+        assert any("engine-0 died 4 times within 60 s" in line for line in server.log)
+
+
+async def test_kill_9_of_the_server_leaves_no_actor(checkpoint):
+    async with open_server(checkpoint) as server:
+        actors = server.children()
+        assert set(actors) == {"engine-0", "output-0"}
+        server.signal(signal.SIGKILL)
+        with trio.fail_after(2):
+            await wait_until_gone(*actors.values())
+
+
+async def test_kill_9_of_the_server_while_it_loads_leaves_no_actor(checkpoint):
+    command = [sys.executable, "-m", "app.cli", "serve", str(checkpoint), "--load-format", "dummy", "--port", "0"]
+    async with open_process(command) as server:
+        await server.until_said(LISTENING)
+        while len(actors := server.children()) < 2:
+            await trio.sleep(0.001)
+        server.signal(signal.SIGKILL)
+        with trio.fail_after(3):
+            await wait_until_gone(*actors.values())
+
+
+async def test_sigterm_lets_a_running_stream_finish_and_exits_with_0(checkpoint):
+    async with open_server(checkpoint, *SLOW) as server:
+        events: list[str] = []
+        started = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_stream, server, events, started)
+            await started.wait()
+            server.signal(signal.SIGTERM)
+        assert events[-1] == "data: [DONE]"
+        assert '"finish_reason":"length"' in events[-2]
+        assert await server.wait() == 0
+
+
+async def test_after_the_drain_deadline_a_stream_ends_with_an_error_frame(checkpoint):
+    async with open_server(checkpoint, *SLOW, "--shutdown-timeout", "0.3") as server:
+        events: list[str] = []
+        started = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_stream, server, events, started)
+            await started.wait()
+            server.signal(signal.SIGTERM)
+        assert events[-1] == "data: [DONE]"
+        assert "shutting down" in json.loads(events[-2].removeprefix("data: "))["error"]["message"]
+        assert await server.wait() == 0
+
+
+async def test_a_second_signal_ends_the_streams_at_once(checkpoint):
+    async with open_server(checkpoint, *SLOW) as server:
+        events: list[str] = []
+        started = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_stream, server, events, started)
+            await started.wait()
+            server.signal(signal.SIGTERM)
+            await server.until_said(re.compile("draining"))
+            server.signal(signal.SIGTERM)
+        assert "shutting down" in json.loads(events[-2].removeprefix("data: "))["error"]["message"]
+        assert await server.wait() == 0
+
+
+async def test_a_model_that_cannot_be_loaded_is_one_sentence_and_no_process(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    command = [sys.executable, "-m", "app.cli", "serve", str(tmp_path), "--port", "0"]
+    async with open_process(command) as server:
+        assert await server.wait() == 1
+        await trio.sleep(0.1)
+        assert len([line for line in server.log if line.startswith("trillm: ")]) == 1
+        assert "Traceback" not in "".join(server.log)
+
+
+async def test_an_engine_that_cannot_start_ends_the_service_with_its_reason(checkpoint):
+    """The dummy runner refuses a pool of one block for a context of many."""
+    command = [sys.executable, "-m", "app.cli", "serve", str(checkpoint), "--port", "0"]
+    async with open_process(command) as server:  # no weights in the directory, and not asked for the dummy
+        assert await server.wait() == 1
+        assert "weights" in server.log[-1] or "safetensors" in server.log[-1]
+
+
+async def test_an_idle_server_uses_next_to_no_cpu(checkpoint):
+    async with open_server(checkpoint) as server:
+        await trio.sleep(0.5)
+        pids = [server.pid, *server.children().values()]
+        before = sum(map(cpu_seconds, pids))
+        await trio.sleep(3)
+        assert sum(map(cpu_seconds, pids)) - before < 0.15
+
+
+async def test_the_hypercorn_command_serves_the_same_application(checkpoint):
+    hypercorn = [sys.executable, "-m", "hypercorn", "--worker-class", "trio", "--bind", "127.0.0.1:0", "app:create_app()"]
+    async with open_process(hypercorn, TRILLM_MODEL=str(checkpoint), TRILLM_LOAD_FORMAT="dummy") as server:
+        server.url = (await server.until_said(re.compile(r"Running on (http://\S+)")))[1]
+        await server.until_said(READY)
+        async with server.client() as http:
+            reply = await http.post("/v1/completions", json={"prompt": "once", "max_tokens": 5})
+            assert reply.status_code == 200
+        events: list[str] = []
+        started = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_stream, server, events, started)
+            await started.wait()
+            server.signal(signal.SIGTERM)
+        assert await server.wait() == 0

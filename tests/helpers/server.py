@@ -1,0 +1,113 @@
+"""A real `trillm serve` (or hypercorn) on a free loopback port, for tests from one end to the other."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import httpx
+import trio
+
+from tests.helpers.processes import children, is_gone
+
+READY = re.compile(r"ready in ([0-9.]+) s: ")
+LISTENING = re.compile(r"listening on (http://\S+)")
+
+
+@attrs.define
+class Server:
+    """A running server, and what it said on stderr so far."""
+
+    process: subprocess.Popen[bytes]
+    log: list[str] = attrs.field(factory=list)
+    url: str = ""
+    news: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def children(self) -> dict[str, int]:
+        return children(self.pid)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    async def wait(self) -> int:
+        while self.process.poll() is None:
+            await trio.sleep(0.02)
+        return self.process.returncode
+
+    async def hear(self) -> None:
+        """Collect what it says, until it closes stderr."""
+        stream = trio.lowlevel.FdStream(os.dup(self.process.stderr.fileno()))
+        rest = ""
+        async with stream:
+            async for data in stream:
+                *lines, rest = (rest + data.decode()).split("\n")
+                self.log += lines
+                self.news.set()
+                self.news = trio.Event()
+
+    async def until_said(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        while True:
+            for line in self.log:
+                if match := pattern.search(line):
+                    return match
+            if self.process.poll() is not None:
+                raise AssertionError(f"it ended with {self.process.returncode}: {self.log}")
+            with trio.move_on_after(0.2):
+                await self.news.wait()
+
+    def client(self, **options: object) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, timeout=30, **options)
+
+    async def until_ready(self) -> float:
+        """Seconds until /ready answers 200 (again)."""
+        began = trio.current_time()
+        async with self.client() as http:
+            while (await http.get("/ready")).status_code != 200:
+                await trio.sleep(0.02)
+        return trio.current_time() - began
+
+
+@asynccontextmanager
+async def open_process(arguments: list[str], **environment: str) -> AsyncIterator[Server]:
+    """Run a command and collect its stderr; afterwards it is killed if need be, and none of its children may be left."""
+    process = subprocess.Popen(  # noqa: ASYNC220
+        arguments, stderr=subprocess.PIPE, env=os.environ | environment, cwd="/"
+    )
+    server = Server(process)
+    known: dict[str, int] = {}
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.hear)
+            yield server
+            if process.poll() is None:
+                known = server.children()
+                process.send_signal(signal.SIGINT)
+                with trio.move_on_after(20):
+                    await server.wait()
+            nursery.cancel_scope.cancel()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    assert all(is_gone(pid) for pid in known.values()), f"left behind: {known}"
+
+
+@asynccontextmanager
+async def open_server(checkpoint: Path, *flags: str, **environment: str) -> AsyncIterator[Server]:
+    """`trillm serve` with the dummy runner, ready."""
+    command = [sys.executable, "-m", "app.cli", "serve", str(checkpoint), "--load-format", "dummy", "--port", "0"]
+    async with open_process([*command, *flags], **environment) as server:
+        server.url = (await server.until_said(LISTENING))[1]
+        await server.until_said(READY)
+        yield server
