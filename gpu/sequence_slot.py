@@ -5,6 +5,8 @@ Made when a plan brings a new sequence; read and grown by gpu/sampler and gpu/to
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from protocol.step import NewSequence
@@ -15,12 +17,15 @@ class SequenceSlot:
 
     def __init__(self, new: NewSequence, vocab_size: int, device: torch.device) -> None:
         self.params = new.sampling_params
+        self._vocab_size = vocab_size
         self.prompt_token_ids = new.prompt_token_ids
         self.output_token_ids = list(new.output_token_ids)
         self.bias = self._make_bias(vocab_size, device)
         """[vocab] float32: logit_bias, and -inf for what allowed_token_ids leaves out."""
         self.ending = torch.tensor(
-            sorted({*self.params.eos_token_ids, *self.params.stop_token_ids}), dtype=torch.int64, device=device
+            self._computable({*self.params.eos_token_ids, *self.params.stop_token_ids}),
+            dtype=torch.int64,
+            device=device,
         )
         """Token ids that would end the sequence: forbidden below min_tokens."""
         self.output_counts = self._make_output_counts(vocab_size, device)
@@ -43,7 +48,12 @@ class SequenceSlot:
             before = word[:-1]
             if not before or self.output_token_ids[-len(before) :] == before:
                 bad.append(word[-1])
-        return bad
+        return self._computable(bad)
+
+    def _computable(self, token_ids: Iterable[int]) -> list[int]:
+        """Those that have a logit. A tokeniser or generation_config may name ids that the model cannot put out, and
+        those need no mask."""
+        return [token_id for token_id in token_ids if 0 <= token_id < self._vocab_size]
 
     def _make_bias(self, vocab_size: int, device: torch.device) -> torch.Tensor | None:
         params = self.params
@@ -52,7 +62,7 @@ class SequenceSlot:
         bias = torch.zeros(vocab_size)
         if params.allowed_token_ids is not None:
             bias.fill_(float("-inf"))
-            bias[params.allowed_token_ids] = 0.0
+            bias[self._computable(params.allowed_token_ids)] = 0.0
         for token_id, value in params.logit_bias.items():
             bias[token_id] += value
         return bias.to(device)

@@ -49,10 +49,9 @@ class TorchRunner:
         config = ModelConfig.read(checkpoint)
         device = pick_device(spec.device)
         dtype = pick_dtype(spec.dtype, config, device)
-        positions = min(spec.max_model_len or config.max_position_embeddings, config.max_position_embeddings)
         with torch.inference_mode():
             loader = WeightLoader(open_weights(checkpoint), dtype, device, report)
-            model = Decoder.load(config, loader, positions, device)
+            model = Decoder.load(config, loader)
             size = kv_pool_size(spec, config, dtype, *free_bytes(device))
             pool = KvPool(size, config, dtype, device)
         torch.set_num_threads(compute_threads(spec.threads))

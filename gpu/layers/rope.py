@@ -100,20 +100,20 @@ class RopeConfig:
 
 
 class RotaryEmbedding:
-    """Cosines and sines of all positions up to a limit, looked up once per step and used by every layer."""
+    """Cosines and sines of positions, computed once per step and used by every layer."""
 
-    def __init__(
-        self, rope: RopeConfig, head_dim: int, positions: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        angles = torch.outer(torch.arange(positions, dtype=torch.float32), rope.inverse_frequencies(head_dim))
-        cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
-        # Laid out for `rotate`: the first half's sine carries the rotation's minus sign.
-        self.cos = torch.cat([cos, cos], dim=1).to(device, dtype)  # [positions, head_dim]
-        self.sin = torch.cat([-sin, sin], dim=1).to(device, dtype)
+    def __init__(self, rope: RopeConfig, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.frequencies = rope.inverse_frequencies(head_dim).to(device)  # [head_dim / 2] float32
+        self.attention_factor = rope.attention_factor
+        self.dtype = dtype
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[tokens] of int64 to cosine and signed sine, each [tokens, 1, head_dim]."""
-        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+        """[tokens] of int64 to cosine and sine as `rotate` takes them, each [tokens, 1, head_dim]."""
+        angles = torch.outer(positions.float(), self.frequencies)
+        cos, sin = angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
+        # The first half's sine carries the rotation's minus sign.
+        both = torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1)
+        return both[0].to(self.dtype).unsqueeze(1), both[1].to(self.dtype).unsqueeze(1)
 
 
 def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -44,15 +44,15 @@ class Decoder:
         self.rotary = rotary
 
     @classmethod
-    def load(cls, config: ModelConfig, loader: WeightLoader, positions: int, device: torch.device) -> Decoder:
-        """Read all weights. `positions`: how long a sequence may become. Raises CheckpointError."""
+    def load(cls, config: ModelConfig, loader: WeightLoader) -> Decoder:
+        """Read all weights. Raises CheckpointError."""
         embedding, head = _embedding_and_head(config, loader)
         return cls(
             embedding,
             [_layer(config, loader, layer) for layer in range(config.num_layers)],
             RMSNorm(loader.vector([("model.norm.weight", config.hidden_size)]), config.rms_norm_eps),
             Linear(head),
-            RotaryEmbedding(config.rope, config.head_dim, positions, embedding.dtype, device),
+            RotaryEmbedding(config.rope, config.head_dim, embedding.dtype, embedding.device),
         )
 
     def hidden_states(self, batch: StepBatch, pool: KvPool) -> torch.Tensor:

@@ -170,6 +170,15 @@ def test_bad_words_are_forbidden_where_they_would_be_completed():
     assert tokens(logits, row(wish, prompt=[5, 6])) == [7]
 
 
+def test_token_ids_without_a_logit_need_no_mask():
+    logits = random_logits(1)
+    best = int(logits.argmax())
+    beyond = [VOCAB, 10**9, -1]
+    wish = params(min_tokens=5, eos_token_ids=beyond, stop_token_ids=beyond, bad_words_token_ids=[[i] for i in beyond])
+    assert tokens(logits, row(wish)) == [best]
+    assert choose(logits, [row(params(allowed_token_ids=beyond))])[0].error == NOTHING_ALLOWED
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 def test_grammar_bitmask_binds_also_where_it_ends_before_the_vocabulary(temperature):
     wish = params(temperature=temperature)
