@@ -13,7 +13,7 @@ from gpu.batch import StepBatch
 from gpu.config import ModelConfig
 from gpu.kv_pool import KvPool
 from gpu.layers.attention import Attention
-from gpu.layers.linear import Linear
+from gpu.layers.linear import Linear, can_pack, make_linear
 from gpu.layers.mlp import GatedMLP
 from gpu.layers.norm import RMSNorm
 from gpu.layers.rope import RotaryEmbedding
@@ -47,11 +47,13 @@ class Decoder:
     def load(cls, config: ModelConfig, loader: WeightLoader) -> Decoder:
         """Read all weights. Raises CheckpointError."""
         embedding, head = _embedding_and_head(config, loader)
+        if head is embedding and can_pack(head):
+            loader.num_bytes += head.nbytes  # the packed head is a second copy: looking up a token needs the plain one
         return cls(
             embedding,
             [_layer(config, loader, layer) for layer in range(config.num_layers)],
             RMSNorm(loader.vector([("model.norm.weight", config.hidden_size)]), config.rms_norm_eps),
-            Linear(head),
+            make_linear(head),
             RotaryEmbedding(config.rope, config.head_dim, embedding.dtype, embedding.device),
         )
 
@@ -124,4 +126,4 @@ def _attention(config: ModelConfig, loader: WeightLoader, layer: int, prefix: st
 def _linear(loader: WeightLoader, parts: list[tuple[str, int]], columns: int, biased: bool) -> Linear:
     weight = loader.matrix([(f"{name}.weight", rows) for name, rows in parts], columns)
     bias = loader.vector([(f"{name}.bias", rows) for name, rows in parts]) if biased else None
-    return Linear(weight, bias)
+    return make_linear(weight, bias)
