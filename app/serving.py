@@ -207,10 +207,10 @@ def attach_to_lifespan(service: Service) -> QuartTrio:
     if multiprocessing.parent_process() is not None:
         die_with_parent(os.getppid())
 
-    @service.app.before_serving
     async def start() -> None:
         service.app.nursery.start_soon(live_in_worker, service)
 
+    service.app.before_serving(start)
     return service.app
 
 

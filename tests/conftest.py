@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """The test under a deadline. (A scope in a fixture would not do: pytest-trio runs fixtures in tasks of their own.)"""
+    """The test under a deadline. A scope in a fixture would not do: pytest-trio runs fixtures in their own tasks."""
 
     @functools.wraps(test)
     async def within_deadline(*args: object, **kwargs: object) -> None:

@@ -176,7 +176,7 @@ async def test_a_reader_that_stays_away_costs_one_delta_and_loses_no_token(check
 
 
 class Lossy:
-    """A wire that does to the n-th frame what the n-th letter says: k keep, d drop, t twice, l late (after the next)."""
+    """A wire that does to the n-th frame what the n-th letter says: keep, drop, twice, or late (after the next)."""
 
     def __init__(self, fates: str) -> None:
         self._fates = iter(fates)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 
@@ -161,12 +162,25 @@ async def test_a_model_that_cannot_be_loaded_is_one_sentence_and_no_process(tmp_
         assert "Traceback" not in "".join(server.log)
 
 
-async def test_an_engine_that_cannot_start_ends_the_service_with_its_reason(checkpoint):
-    """The dummy runner refuses a pool of one block for a context of many."""
+async def test_missing_weights_are_noticed_before_any_process_is_started(checkpoint):
     command = [sys.executable, "-m", "app.cli", "serve", str(checkpoint), "--port", "0"]
-    async with open_process(command) as server:  # no weights in the directory, and not asked for the dummy
+    async with open_process(command) as server:  # the directory has no weights, and the dummy was not asked for
         assert await server.wait() == 1
-        assert "weights" in server.log[-1] or "safetensors" in server.log[-1]
+        assert "safetensors" in server.log[-1]
+        assert not any("listening" in line for line in server.log)
+
+
+async def test_an_engine_that_cannot_start_ends_the_service_with_its_reason(checkpoint, tmp_path):
+    shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"architectures": ["Nonesuch"], "model_type": "nonesuch"})
+    )
+    (tmp_path / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    async with open_process([sys.executable, "-m", "app.cli", "serve", str(tmp_path), "--port", "0"]) as server:
+        assert await server.wait() == 1
+        assert any("engine-0 could not start" in line and "onesuch" in line for line in server.log), server.log
+        assert "Traceback" not in "".join(server.log)
 
 
 async def test_an_idle_server_uses_next_to_no_cpu(checkpoint):
@@ -179,8 +193,10 @@ async def test_an_idle_server_uses_next_to_no_cpu(checkpoint):
 
 
 async def test_the_hypercorn_command_serves_the_same_application(checkpoint):
-    hypercorn = [sys.executable, "-m", "hypercorn", "--worker-class", "trio", "--bind", "127.0.0.1:0", "app:create_app()"]
-    async with open_process(hypercorn, TRILLM_MODEL=str(checkpoint), TRILLM_LOAD_FORMAT="dummy") as server:
+    flags = ["--worker-class", "trio", "--bind", "127.0.0.1:0", "app:create_app()"]
+    async with open_process(
+        [sys.executable, "-m", "hypercorn", *flags], TRILLM_MODEL=str(checkpoint), TRILLM_LOAD_FORMAT="dummy"
+    ) as server:
         server.url = (await server.until_said(re.compile(r"Running on (http://\S+)")))[1]
         await server.until_said(READY)
         async with server.client() as http:

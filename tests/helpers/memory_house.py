@@ -104,8 +104,16 @@ class MemoryHouse:
     def states(self) -> list[ActorState]:
         return [
             ActorState(
-                name=name, epoch=Epoch(self._epoch), pid=None, ready=name in self._scopes, phase="serve",
-                phase_seconds=0.0, heartbeat_age=0.0, progress=1.0, restarts=0, last_end=None,
+                name=name,
+                epoch=Epoch(self._epoch),
+                pid=None,
+                ready=name in self._scopes,
+                phase="serve",
+                phase_seconds=0.0,
+                heartbeat_age=0.0,
+                progress=1.0,
+                restarts=0,
+                last_end=None,
             )
             for name in ("engine-0", "output-0")
         ]
@@ -122,7 +130,12 @@ class MemoryHouse:
         engine = make_engine(spec, stepper, {CLIENT: client}, Pulse())
         with trio.CancelScope() as scope:
             self._scopes["engine-0"] = scope
-            self._engine, self._engine_epoch, self._client, self._facts = Recorder(self, say), epoch, client, stepper.facts
+            self._engine, self._engine_epoch, self._client, self._facts = (
+                Recorder(self, say),
+                epoch,
+                client,
+                stepper.facts,
+            )
             self.send_to_output(self._attachment())
             self.engine_up.set()
             try:

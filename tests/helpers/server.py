@@ -80,7 +80,7 @@ class Server:
 
 @asynccontextmanager
 async def open_process(arguments: list[str], **environment: str) -> AsyncIterator[Server]:
-    """Run a command and collect its stderr; afterwards it is killed if need be, and none of its children may be left."""
+    """Run a command and collect its stderr; afterwards it is stopped, and none of its children may be left."""
     process = subprocess.Popen(  # noqa: ASYNC220
         arguments, stderr=subprocess.PIPE, env=os.environ | environment, cwd="/"
     )

@@ -1,4 +1,4 @@
-"""ZMQ links behave as trio channels: nothing lost, doubled or out of order, also with cancelled receives and garbage."""
+"""ZMQ links behave as trio channels: nothing lost, doubled or out of order, whatever is cancelled or garbled."""
 
 from __future__ import annotations
 

@@ -1,0 +1,25 @@
+"""What the documents name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PATH = re.compile(r"`((?:app|actors|protocol|gpu|tests|scripts)/[\w./-]*)`")
+
+
+@pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_path_that_a_document_names_exists(document):
+    named = PATH.findall((ROOT / document).read_text())
+
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_change_log_has_the_project_s_version():
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
