@@ -122,6 +122,7 @@ def hypercorn_config(settings: Settings) -> Config:
     config = Config()
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     config.bind = [f"{host}:{settings.port}"]
+    config.root_path = settings.root_path
     config.keep_alive_timeout = KEEP_ALIVE_SECONDS
     config.graceful_timeout = settings.shutdown_timeout + AFTER_DRAIN_SECONDS
     config.shutdown_timeout = math.inf  # our own deadlines bound the stopping of the actors
