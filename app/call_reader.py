@@ -54,6 +54,8 @@ class CallReader:
         pieces: list[CallPiece] = []
         while text:
             if self._inside:
+                if not self._value.begun:
+                    text = text.lstrip()
                 taken = self._value.take(text)
                 pieces.append(self._add(text[:taken]))
                 text = text[taken:]
@@ -99,6 +101,10 @@ class _ValueScanner:
         self._in_string = False
         self._escaped = False
         self.complete = False
+
+    @property
+    def begun(self) -> bool:
+        return self._depth > 0
 
     def take(self, text: str) -> int:
         """How many characters still belong to the value."""

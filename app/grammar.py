@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import trio
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 
 from app.body import nests_within
 from app.checks import short
@@ -24,6 +24,8 @@ from protocol.sampling import Grammar
 
 _JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 """At most one blank after a comma or a colon: free whitespace lets a model fill its whole answer with it."""
+_BYTES = LLTokenizer("byte")
+"""Any vocabulary shows whether a grammar can begin; this one is made in a millisecond."""
 _ANY_OBJECT = {"type": "object"}
 _MAX_PATTERN_DEPTH = 64
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
@@ -117,7 +119,7 @@ class GrammarCompiler:
 
         def build() -> tuple[str, str]:
             text = make()
-            return text, LLMatcher.validate_grammar(text)
+            return text, LLMatcher.validate_grammar(text) or _stuck(text)
 
         with trio.move_on_after(self._limits.grammar_seconds):
             try:
@@ -152,6 +154,17 @@ class GrammarCompiler:
             raise BadRequestError(
                 f"{param}: a pattern with groups nested more than {_MAX_PATTERN_DEPTH} levels deep", param=param
             )
+
+
+def _stuck(text: str) -> str:
+    """Why a well-formed grammar allows no first byte ("" if it does): it is empty, or refers to itself without end."""
+    if "<" in text:
+        return ""  # it may name tokens, which bytes alone have not; the engine tells then
+    matcher = LLMatcher(_BYTES, text, log_level=0)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    complaint = str(matcher.get_error())
+    return "the grammar allows no text at all" if complaint.startswith("NoExtension") else complaint
 
 
 def _schema(written: str | dict[str, Any] | bool | None) -> dict[str, Any] | bool:

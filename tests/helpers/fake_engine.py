@@ -22,6 +22,16 @@ from protocol.spec import EngineFacts
 TEXT = " Over the water hung a thin mist, and from the houses one could hear the clatter of breakfast plates."
 
 
+def _byte_of() -> dict[str, int]:
+    """How a byte-level vocabulary spells bytes: printable Latin-1 as itself, the others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_of()
+
+
 @define(eq=False)
 class FakeEngine:
     tokenizer: Tokenizer
@@ -160,8 +170,9 @@ class _Sequence:
         return PositionLogprobs(self._logprob(token_id, 1), top)
 
     def _logprob(self, token_id: int, rank: int) -> Logprob:
-        text = self._engine.tokenizer.decode([token_id])
-        return Logprob(token_id, text, text.encode(), -0.5 * rank if rank < 3 else float("-inf"), rank)
+        spelled = self._engine.tokenizer.token(token_id)
+        own = bytes(_BYTE_OF[char] for char in spelled)
+        return Logprob(token_id, own.decode(errors="replace"), own, -0.5 * rank if rank < 3 else float("-inf"), rank)
 
     def _prompt_logprobs(self) -> list[PositionLogprobs | None] | None:
         count = self._params.prompt_logprobs

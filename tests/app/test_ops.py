@@ -1,0 +1,114 @@
+"""Probes, metrics, and the token routes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.engine import Readiness
+from protocol.messages import EngineStats
+from tests.helpers.app_under_test import AppUnderTest, make_app
+
+
+async def samples(under_test: AppUnderTest) -> dict[str, float]:
+    text = (await under_test.get("/metrics")).text
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            reason = sample.labels.get("finished_reason") or sample.labels.get("le")
+            found[sample.name + (f":{reason}" if reason else "")] = sample.value
+    return found
+
+
+async def test_alive_and_ready_are_different_questions() -> None:
+    under_test = make_app()
+    assert (await under_test.get("/health")).status_code == 200
+    assert (await under_test.get("/ready")).status_code == 200
+    assert (await under_test.send("POST", "/ping", b"")).status_code == 200
+    under_test.engine.readiness = Readiness(False, "engine 0 is loading weights (40 %)")
+    assert (await under_test.get("/health")).status_code == 200
+    reply = await under_test.get("/ready")
+    assert reply.status_code == 503
+    assert "engine 0 is loading weights" in reply.json["error"]["message"]
+    under_test.engine.alive = False
+    assert (await under_test.get("/health")).status_code == 503
+    assert (await under_test.get("/ping")).status_code == 503
+    assert (await under_test.get("/ready")).status_code == 503
+
+
+async def test_the_version_is_told() -> None:
+    assert (await make_app().get("/version")).json == {"version": "1.2.3"}
+
+
+async def test_counters_grow_by_what_requests_used() -> None:
+    under_test = make_app()
+    usage = (await under_test.complete(["a", "The sky is"], max_tokens=7)).json["usage"]
+    await under_test.complete(stop="water", max_tokens=50)
+    found = await samples(under_test)
+    assert found["vllm:generation_tokens_total"] == usage["completion_tokens"] + 3
+    assert found["vllm:request_success_total:length"] == 2
+    assert found["vllm:request_success_total:stop"] == 1
+    assert found["vllm:request_success_total:abort"] == 0
+    assert found["vllm:time_to_first_token_seconds_count"] == 3
+    assert found["vllm:inter_token_latency_seconds_count"] == found["vllm:generation_tokens_total"] - 3
+    assert found["vllm:e2e_request_latency_seconds_count"] == 3
+
+
+async def test_gauges_come_from_the_engines_latest_statistics_and_are_never_negative() -> None:
+    under_test = make_app()
+    under_test.engine.stats = EngineStats(3, 2, 16, 64, 5)
+    found = await samples(under_test)
+    assert found["vllm:num_requests_running"] == 3
+    assert found["vllm:num_requests_waiting"] == 2
+    assert found["vllm:kv_cache_usage_perc"] == 0.25
+    assert found["vllm:num_preemptions_total"] == 5
+    under_test.engine.stats = EngineStats(-1, -2, -3, 0)
+    assert all(value >= 0 for value in (await samples(under_test)).values())
+
+
+async def test_the_metrics_are_well_formed() -> None:
+    reply = await make_app().get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    typed = set(re.findall(r"^# TYPE (\S+)", reply.text, re.M))
+    names = {line.partition("{")[0] for line in reply.text.splitlines() if not line.startswith("#")}
+    assert all(name in typed or re.sub(r"_(bucket|sum|count)$", "", name) in typed for name in names)
+    assert all('model_name="owner/dummy"' in line for line in reply.text.splitlines() if not line.startswith("#"))
+
+
+@pytest.mark.parametrize("text", ["The sky is", "naïve 😀", "<|im_end|>"])
+async def test_text_survives_tokenising_and_back(text: str) -> None:
+    under_test = make_app()
+    tokenized = (await under_test.post("/tokenize", prompt=text)).json
+    assert tokenized["count"] == len(tokenized["tokens"])
+    assert tokenized["max_model_len"] == 256
+    assert tokenized["token_strs"] is None
+    assert (await under_test.post("/detokenize", tokens=tokenized["tokens"])).json == {"prompt": text}
+
+
+async def test_messages_are_tokenised_as_the_chat_route_does() -> None:
+    under_test = make_app()
+    messages = [{"role": "user", "content": "Hi <|im_end|>"}]
+    tokenized = (await under_test.post("/tokenize", messages=messages, return_token_strs=True)).json
+    await under_test.chat(messages=messages, max_tokens=1)
+    assert tokenized["tokens"] == under_test.engine.prompts[0].prompt_token_ids
+    assert tokenized["token_strs"][0] == "<|im_start|>"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {}),
+        ("/tokenize", {"prompt": "a", "messages": []}),
+        ("/tokenize", {"messages": []}),
+        ("/tokenize", {"prompt": 5}),
+        ("/detokenize", {}),
+        ("/detokenize", {"tokens": [-1]}),
+        ("/detokenize", {"tokens": [512]}),
+        ("/detokenize", {"tokens": [2**70]}),
+        ("/detokenize", {"tokens": "abc"}),
+    ],
+)
+async def test_wrong_token_requests_are_refused(path: str, body: dict[str, object]) -> None:
+    assert (await make_app().post(path, **body)).status_code == 400
