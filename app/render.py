@@ -5,6 +5,7 @@ Text that comes from a client stays text (see app/control_tokens.py). Used by th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jinja2
@@ -32,15 +33,21 @@ class ChatTemplate:
         self._special_tokens = special_tokens or {}
         self._limiter = trio.CapacityLimiter(2)
 
-    async def encode(self, conversation: Conversation, tokenizer: Tokenizer) -> list[int]:
-        """The prompt's token ids. Raises BadRequestError with the template's own message."""
-        if conversation.num_characters <= _INLINE_CHARACTERS:
-            return self.encode_sync(conversation, tokenizer)
-        return await trio.to_thread.run_sync(self.encode_sync, conversation, tokenizer, limiter=self._limiter)
+    async def encode(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
+        """The prompt's token ids.
 
-    def encode_sync(self, conversation: Conversation, tokenizer: Tokenizer) -> list[int]:
+        Raises BadRequestError with the template's own message, and for a text that can never fit into `max_model_len`
+        tokens; one that merely is too long is found later.
+        """
+        encode = partial(self.encode_sync, conversation, tokenizer, max_model_len)
+        if conversation.num_characters <= _INLINE_CHARACTERS:
+            return encode()
+        return await trio.to_thread.run_sync(encode, limiter=self._limiter)
+
+    def encode_sync(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
         hidden = hide_control_tokens(conversation.variables(), tokenizer)
         text = self._render(conversation, hidden.variables)
+        tokenizer.check_length(text, max_model_len)
         if not hidden.spellings:
             return tokenizer.encode(text, add_special_tokens=conversation.add_special_tokens)
         return tokenizer.encode_parts(text, hidden.spellings)

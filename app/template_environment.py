@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import NoReturn
 
 import jinja2
+import jinja2.exceptions
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+import jinja2.utils
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
@@ -29,6 +31,26 @@ class _Dict:
 
     def __call__(self, *args: Iterable[tuple[str, object]], **kwargs: object) -> dict[str, object]:
         return dict(*args, **kwargs)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """`namespace(...)` in a template; names with an underscore in front stay Python's."""
+
+    def __init__(*args: Iterable[tuple[str, object]], **kwargs: object) -> None:
+        self, *rest = args  # as jinja2 has it, so that a template may have an attribute called "self"
+        attributes = dict(*rest, **kwargs)
+        for name in attributes:
+            _check_name(name)
+        jinja2.utils.Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: str) -> None:
+    if name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a template's namespace may not have an attribute {name!r}")
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -59,4 +81,5 @@ def template_environment() -> ImmutableSandboxedEnvironment:
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     environment.globals["dict"] = _Dict()
+    environment.globals["namespace"] = _Namespace
     return environment

@@ -59,7 +59,9 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True, literal: bool = False) -> list[int]:
         """Token ids of a text. With `literal`, control tokens' spellings in it are plain text."""
         tokenizer = self._literal if literal else self._tokenizer
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        # The batch call leaves the interpreter lock while it works, and is the faster one even for a single text.
+        found: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        return found
 
     def encode_parts(self, text: str, hidden: dict[str, str]) -> list[int]:
         """Like `encode` without added tokens, for a text in which the characters of `hidden` stand for spellings
@@ -92,9 +94,15 @@ class Tokenizer:
             return encode()
         return await trio.to_thread.run_sync(encode, limiter=self._limiter)
 
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
-        """Text of token ids, all of which are below `vocab_size`."""
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
+    def decode(self, token_ids: list[int]) -> str:
+        """Text of token ids, all of which are below `vocab_size`, with control tokens spelled out."""
+        return str(self._tokenizer.decode_batch([token_ids], skip_special_tokens=False)[0])
+
+    async def decode_long(self, token_ids: list[int]) -> str:
+        """`decode`, in a worker thread if there are many."""
+        if len(token_ids) <= _INLINE_CHARACTERS:
+            return self.decode(token_ids)
+        return await trio.to_thread.run_sync(self.decode, token_ids, limiter=self._limiter)
 
     def token(self, token_id: int) -> str:
         """The token as the vocabulary spells it, "" for an id that has none."""

@@ -60,10 +60,7 @@ async def encode_chat(services: Services, conversation: Conversation) -> list[in
             "This model's checkpoint has no chat template, so it cannot be talked with; use /v1/completions",
             code="no_chat_template",
         )
-    for message in conversation.messages:
-        if isinstance(message.content, str):
-            services.tokenizer.check_length(message.content, services.facts().max_model_len)
-    token_ids = await services.template.encode(conversation, services.tokenizer)
+    token_ids = await services.template.encode(conversation, services.tokenizer, services.facts().max_model_len)
     if not token_ids:
         raise BadRequestError("These messages give an empty prompt", param="messages")
     return token_ids

@@ -35,7 +35,7 @@ def token_routes(services: Services) -> Blueprint:
         body = await read_body(request, _DETOKENIZE, services.limits)
         services.model.name(body.model)
         check_token_ids("tokens", body.tokens, services.vocab_size())
-        answer = DetokenizeAnswer(services.tokenizer.decode(body.tokens))
+        answer = DetokenizeAnswer(await services.tokenizer.decode_long(body.tokens))
         return Response(msgspec.json.encode(answer), content_type="application/json")
 
     return routes

@@ -36,7 +36,7 @@ def test_chatml_is_rendered_with_the_generation_prompt() -> None:
     conversation = Conversation([Message("system", "Be brief."), user("Hi")])
     text = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     assert CHATML.render(conversation) == text
-    assert CHATML.encode_sync(conversation, TOKENIZER) == TOKENIZER.encode(text, add_special_tokens=False)
+    assert CHATML.encode_sync(conversation, TOKENIZER, 256) == TOKENIZER.encode(text, add_special_tokens=False)
     assert not CHATML.render(Conversation([user("Hi")], add_generation_prompt=False)).endswith("assistant\n")
 
 
@@ -45,8 +45,8 @@ SPELLINGS = st.sampled_from([IM_END, IM_START, "<|endoftext|>", "<|im_", "end|>"
 
 @given(st.lists(SPELLINGS, max_size=8).map("".join), st.sampled_from([CHATML, TRIMMING]))
 def test_no_text_of_a_client_becomes_a_control_token(text: str, template: ChatTemplate) -> None:
-    ids = template.encode_sync(Conversation([user(text), Message(text, "b")]), TOKENIZER)
-    plain = template.encode_sync(Conversation([user("x"), Message("x", "b")]), TOKENIZER)
+    ids = template.encode_sync(Conversation([user(text), Message(text, "b")]), TOKENIZER, 256)
+    plain = template.encode_sync(Conversation([user("x"), Message("x", "b")]), TOKENIZER, 256)
     for control in TOKENIZER.special_tokens.values():
         assert ids.count(control) == plain.count(control)
     assert TOKENIZER.decode(ids) == template.render(Conversation([user(text), Message(text, "b")]))
@@ -54,7 +54,7 @@ def test_no_text_of_a_client_becomes_a_control_token(text: str, template: ChatTe
 
 def test_markers_cost_as_many_tokens_as_their_letters() -> None:
     def length(text: str) -> int:
-        return len(CHATML.encode_sync(Conversation([user(text)]), TOKENIZER))
+        return len(CHATML.encode_sync(Conversation([user(text)]), TOKENIZER, 256))
 
     marker = len(TOKENIZER.encode(IM_END, literal=True))
     assert marker > 3
@@ -70,7 +70,7 @@ def test_markers_in_tools_documents_and_arguments_stay_text_too() -> None:
         [{"text": IM_END}],
         {"note": IM_END},
     )
-    ids = template.encode_sync(conversation, TOKENIZER)
+    ids = template.encode_sync(conversation, TOKENIZER, 256)
     assert not set(ids) & set(TOKENIZER.special_tokens.values())
     assert TOKENIZER.decode(ids) == template.render(conversation)
 
@@ -114,6 +114,7 @@ def test_the_template_sees_what_transformers_shows_it() -> None:
     assert render("{{ [1, 2] | tojson(indent=1) }}") == "[\n 1,\n 2\n]"
     assert render("{% for m in [1, 2, 3] %}{% if m == 2 %}{% break %}{% endif %}{{ m }}{% endfor %}") == "1"
     assert render("{% generation %}x{% endgeneration %}y") == "xy"
+    assert render("{% set n = namespace(self=1) %}{% set n.b = n.self + 1 %}{{ n.b }}") == "2"
     assert len(render("{{ strftime_now('%Y') }}")) == 4
     assert render("{{ thinking }}", template_kwargs={"thinking": "yes"}) == "yes"
     assert render("  {% if true %}\nx\n  {% endif %}\ny") == "x\ny"
@@ -131,6 +132,8 @@ def test_the_template_sees_what_transformers_shows_it() -> None:
         "{{ messages[0].content.__class__.__mro__ }}",
         "{{ 1 / 0 }}",
         "{{ messages.append(1) }}",
+        "{% set n = namespace() %}{% set n.__class__ = 1 %}",
+        "{{ namespace(_x=1) }}",
         "{% for i in range(99999999) %}{% endfor %}",
     ],
 )

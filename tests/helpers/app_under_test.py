@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
+import tokenizers
 import trio
 from attrs import define
 from quart_trio import QuartTrio
@@ -67,8 +69,13 @@ class AppUnderTest:
         return await self.post("/v1/completions", prompt=prompt, **fields)
 
 
+@functools.cache
+def _trained() -> str:
+    return str(dummy_tokenizer().to_str())
+
+
 def make_tokenizer() -> Tokenizer:
-    return Tokenizer(dummy_tokenizer(), dummy_tokenizer())
+    return Tokenizer(tokenizers.Tokenizer.from_str(_trained()), tokenizers.Tokenizer.from_str(_trained()))
 
 
 def make_app(
