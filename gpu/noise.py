@@ -19,13 +19,13 @@ MIX_2 = 0x94D049BB133111EB
 def gumbel_noise(keys: Sequence[int], vocab_size: int, device: torch.device) -> torch.Tensor:
     """Standard Gumbel noise, one row per key: [keys, vocab_size] float32, always finite."""
     counters = torch.arange(1, vocab_size + 1, device=device) * _signed(GOLDEN)
-    state = counters + torch.tensor([_signed(key) for key in keys], device=device).unsqueeze(1)
-    state = (state ^ _shift(state, 30)) * _signed(MIX_1)
-    state = (state ^ _shift(state, 27)) * _signed(MIX_2)
-    state = state ^ _shift(state, 31)
-    # 52 random bits and a half: strictly between 0 and 1, so that neither logarithm is infinite.
-    uniform = (_shift(state, 12).double() + 0.5) * 2.0**-52
-    return uniform.log_().neg_().log_().neg_().float()
+    noise = torch.empty(len(keys), vocab_size, device=device)
+    for key, row in zip(keys, noise, strict=True):  # row by row, since the many passes over it then stay in the cache
+        state = _mix_all(counters + _signed(key))
+        # 52 random bits and a half: strictly between 0 and 1, so that neither logarithm is infinite.
+        uniform = _shift(state, 12).double().add_(0.5).mul_(2.0**-52)
+        row.copy_(uniform.log_().neg_().log_().neg_())
+    return noise
 
 
 def noise_key(seed: int, position: int) -> int:
@@ -40,9 +40,16 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def _mix_all(state: torch.Tensor) -> torch.Tensor:
+    """The same in int64 that wraps around, in place."""
+    state.bitwise_xor_(_shift(state, 30)).mul_(_signed(MIX_1))
+    state.bitwise_xor_(_shift(state, 27)).mul_(_signed(MIX_2))
+    return state.bitwise_xor_(_shift(state, 31))
+
+
 def _shift(values: torch.Tensor, bits: int) -> torch.Tensor:
     """Logical right shift of int64: torch's own brings the sign in."""
-    return (values >> bits) & ((1 << (64 - bits)) - 1)
+    return (values >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _signed(value: int) -> int:

@@ -118,11 +118,15 @@ def _keep_top_p(scaled: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """[rows, vocab] with only the fewest most probable tokens that reach top_p [rows, 1] together (and equals of the
     last of them)."""
     probabilities = scaled.softmax(dim=1)
-    falling = probabilities.topk(min(FIRST_CANDIDATES, scaled.shape[1]), dim=1).values
+    smallest = _smallest_kept(probabilities.topk(min(FIRST_CANDIDATES, scaled.shape[1]), dim=1).values, top_p)
+    if spread := smallest.isnan().squeeze(1).nonzero().squeeze(1).tolist():
+        smallest[spread] = _smallest_kept(probabilities[spread].sort(dim=1, descending=True).values, top_p[spread])
+    return scaled.masked_fill(probabilities < smallest.nan_to_num(0.0), -math.inf)
+
+
+def _smallest_kept(falling: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """The probability in [rows, candidates] at which the sum reaches top_p: [rows, 1], NaN where it does not."""
     mass = falling.cumsum(dim=1, dtype=torch.float64)
-    if bool((mass[:, -1:] < top_p).any()):
-        falling = probabilities.sort(dim=1, descending=True).values
-        mass = falling.cumsum(dim=1, dtype=torch.float64)
-    # The index of the first one at which the mass is reached; rounding may leave it just below at the very end.
-    last = (mass < top_p).sum(dim=1, keepdim=True).clamp_(max=falling.shape[1] - 1)
-    return scaled.masked_fill(probabilities < falling.gather(1, last), -math.inf)
+    reached = (mass < top_p).sum(dim=1, keepdim=True)
+    found = falling.gather(1, reached.clamp(max=falling.shape[1] - 1))
+    return found.masked_fill(reached == falling.shape[1], math.nan)
