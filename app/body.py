@@ -9,6 +9,7 @@ import re
 from typing import TypeVar
 
 import msgspec
+import trio
 from quart import Request
 
 from app.limits import Limits
@@ -16,8 +17,11 @@ from protocol.errors import BadRequestError, UnsupportedMediaTypeError
 
 T = TypeVar("T")
 
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_NO_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
+_INLINE_BYTES = 256 * 2**10
+"""Bigger bodies are decoded in a worker thread."""
+_MAX_BRACKETS = 400_000
+"""No honest body has more; counting the depth of more would take seconds."""
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _AT = re.compile(r"^(?P<what>.*?) - at `\$\.?(?P<path>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
@@ -33,14 +37,17 @@ async def read_body(request: Request, decoder: msgspec.json.Decoder[T], limits: 
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise UnsupportedMediaTypeError(f"Content-Type must be application/json, not {kind[:100] or 'absent'}")
     data: bytes = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-    return decode_body(data, decoder, limits.max_json_depth)
+    if len(data) <= _INLINE_BYTES:
+        return decode_body(data, decoder, limits.max_json_depth)
+    return await trio.to_thread.run_sync(decode_body, data, decoder, limits.max_json_depth)
 
 
 def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], max_depth: int) -> T:
     """Raises BadRequestError whose message is short whatever the body is."""
     if not nests_within(body, max_depth):
         raise BadRequestError(
-            f"The body's JSON is nested more than {max_depth} levels deep, or its brackets do not match"
+            f"The body's JSON is nested more than {max_depth} levels deep, or has more than {_MAX_BRACKETS // 2} lists "
+            "and objects, or brackets that do not match"
         )
     try:
         body.decode()  # also what lies in ignored fields has to be UTF-8
@@ -56,14 +63,24 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], max_depth: int) -
 
 
 def nests_within(body: bytes, max_depth: int) -> bool:
-    """Whether brackets nest at most that deep. Each pass takes the innermost pairs away, at the speed of memory."""
+    """Whether brackets nest at most that deep, and are not absurdly many.
+
+    A few passes over the bytes, each at about the speed of memory.
+    """
     if body.count(b"[") + body.count(b"{") <= max_depth:
         return True
-    brackets = _STRING.sub(b"", body).translate(_ONE_KIND, _NO_BRACKETS)
+    # Without escapes a quote begins or ends a string; two side by side change nothing for what is around them.
+    marks = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_ONE_KIND, _NO_MARKS).replace(b'""', b"")
+    brackets = b"".join(marks.split(b'"')[::2])
+    if len(brackets) > _MAX_BRACKETS:
+        return False
     for _ in range(max_depth):
         if not brackets:
             return True
-        brackets = brackets.replace(b"[]", b"")
+        left = brackets.replace(b"[]", b"")  # every innermost pair
+        if len(left) == len(brackets):
+            return False
+        brackets = left
     return not brackets
 
 
