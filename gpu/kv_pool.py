@@ -5,10 +5,13 @@ The scheduler decides which block holds what (block tables in the step plan); th
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
+import numpy as np
 import torch
 
 from gpu.config import ModelConfig
@@ -91,8 +94,8 @@ class KvPool:
         self._heads = (config.num_kv_heads, config.head_dim)
         shape = (config.num_layers, size.num_blocks, size.block_size, *self._heads)
         # Zeroed, since attention multiplies what lies behind a sequence's end with 0: it must be a number.
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.keys = _zeros(shape, dtype, device)
+        self.values = _zeros(shape, dtype, device)
         # The same memory as rows: by slot (one token) and by block, which a gather copies whole.
         self._slots = [self._rows(layer, size.num_blocks * size.block_size) for layer in range(config.num_layers)]
         self._blocks = [self._rows(layer, size.num_blocks) for layer in range(config.num_layers)]
@@ -115,3 +118,12 @@ class KvPool:
 
     def _rows(self, layer: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.keys[layer].view(count, -1), self.values[layer].view(count, -1)
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU of memory that the system hands out page by page when it is first written. torch.zeros would
+    write it all, and a pool is rarely full."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    untouched = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(untouched).view(dtype).view(*shape)
