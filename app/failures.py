@@ -46,7 +46,7 @@ class RequestTimeoutError(BadRequestError):
 def failure_of(error: BaseException, request_id: str) -> TrillmError:
     """What a client is told of an error. What was not raised on purpose is logged here and told without details."""
     if isinstance(error, TrillmError):
-        if error.status >= 500:
+        if error.status == HTTPStatus.INTERNAL_SERVER_ERROR:  # not 503: overload must not flood the log as well
             log.warning("request %s: %s: %s", request_id, type(error).__name__, error.message)
         return error
     if isinstance(error, HTTPException):

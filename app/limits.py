@@ -25,7 +25,9 @@ class Limits:
     """Characters of one stop string."""
     max_stop_token_ids: int = 128
     max_logit_bias: int = 1024
-    max_bad_words: int = 1024
+    max_bad_words: int = 256
+    max_bad_word_length: int = 128
+    """Characters of one bad word."""
     max_tools: int = 128
     max_grammar_bytes: int = 256 * 2**10
     max_pattern_length: int = 8192

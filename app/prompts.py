@@ -10,7 +10,7 @@ import msgspec
 from app.checks import ranged
 from app.engine import Prompt
 from app.head import Head
-from app.sampling import Vocabulary, Wanted, checked_seed, choice_seed, num_choices, sampling_params
+from app.sampling import Vocabulary, Wanted, checked_seed, choice_seed, for_prompt, num_choices, sampling_params
 from app.schemas.sampling import SamplingFields
 from app.services import Services
 from protocol.errors import BadRequestError
@@ -35,12 +35,11 @@ def engine_prompts(
     )
     priority = ranged("priority", fields.priority, -_INT32, _INT32 - 1, 0)
     seed = checked_seed(fields.seed)
+    shared = sampling_params(fields, wanted, vocabulary, services.model.generation_config, services.limits, grammar)
     prompts: list[Prompt] = []
     for ids in token_ids:
         base = services.seed() if seed is None else seed
-        params = sampling_params(
-            fields, wanted, len(ids), vocabulary, services.model.generation_config, services.limits, base, grammar
-        )
+        params = for_prompt(shared, wanted, len(ids), vocabulary.max_model_len, base)
         seeded = (msgspec.structs.replace(params, seed=choice_seed(base, choice)) for choice in range(n))
         prompts += [Prompt(ids, each, priority) for each in seeded]
     return prompts

@@ -5,6 +5,7 @@ Pure: what it needs of the model comes as a Vocabulary, what it needs of the gra
 
 from __future__ import annotations
 
+import msgspec
 from attrs import frozen
 
 from app.checks import check_token_ids, ranged, short
@@ -46,26 +47,35 @@ class Wanted:
     prompt_logprobs: int | None
 
 
+def for_prompt(
+    params: SamplingParams, wanted: Wanted, prompt_length: int, max_model_len: int, seed: int
+) -> SamplingParams:
+    """The parameters of one of a request's prompts; `seed` is the request's or a random one. Raises BadRequestError."""
+    max_tokens = _max_tokens(wanted, prompt_length, max_model_len)
+    if params.min_tokens > max_tokens:
+        raise BadRequestError(
+            f"min_tokens {short(params.min_tokens)} is above max_tokens {max_tokens}", param="min_tokens"
+        )
+    return msgspec.structs.replace(params, max_tokens=max_tokens, seed=seed)
+
+
 def sampling_params(
     fields: SamplingFields,
     wanted: Wanted,
-    prompt_length: int,
     vocabulary: Vocabulary,
     defaults: GenerationConfig,
     limits: Limits,
-    seed: int,
     grammar: Grammar | None,
 ) -> SamplingParams:
-    """For one prompt; `seed` is the request's or a random one. Raises BadRequestError naming field, limit and value."""
+    """What all prompts of a request share; `for_prompt` sets max_tokens and seed.
+
+    Raises BadRequestError naming field, limit and value.
+    """
     _refuse_unsupported(fields)
-    max_tokens = _max_tokens(wanted, prompt_length, vocabulary.max_model_len)
-    min_tokens = ranged("min_tokens", fields.min_tokens, 0, None, 0)
-    if min_tokens > max_tokens:
-        raise BadRequestError(f"min_tokens {min_tokens} is above max_tokens {max_tokens}", param="min_tokens")
     eos = [token_id for token_id in vocabulary.eos_token_ids if token_id < vocabulary.size]
     return SamplingParams(
-        max_tokens=max_tokens,
-        seed=seed,
+        max_tokens=0,
+        seed=0,
         temperature=_temperature(fields, defaults),
         top_p=_top_p(fields, defaults),
         top_k=_top_k(fields, defaults, vocabulary.size),
@@ -76,7 +86,7 @@ def sampling_params(
         logit_bias=_logit_bias(fields.logit_bias, vocabulary.size, limits),
         allowed_token_ids=_allowed(fields, vocabulary.size),
         bad_words_token_ids=_bad_words(fields.bad_words or [], vocabulary, limits),
-        min_tokens=min_tokens,
+        min_tokens=ranged("min_tokens", fields.min_tokens, 0, None, 0),
         eos_token_ids=[] if fields.ignore_eos else eos,
         stop_token_ids=_stop_token_ids(fields.stop_token_ids or [], vocabulary.size, limits),
         stop=_stop(fields.stop, limits),
@@ -235,9 +245,9 @@ def _bad_words(words: list[str], vocabulary: Vocabulary, limits: Limits) -> list
         )
     found: dict[tuple[int, ...], None] = {}
     for word in words:
-        if len(word) > limits.max_stop_length:
+        if len(word) > limits.max_bad_word_length:
             raise BadRequestError(
-                f"bad_words has a word of {len(word)} characters; at most {limits.max_stop_length} are taken",
+                f"bad_words has a word of {len(word)} characters; at most {limits.max_bad_word_length} are taken",
                 param="bad_words",
             )
         spelled = [

@@ -6,7 +6,7 @@ Used by the routes for prompts, by app/render.py for chats, and by app/sampling.
 from __future__ import annotations
 
 import re
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import tokenizers
@@ -16,6 +16,8 @@ from protocol.errors import BadRequestError, CheckpointError
 
 _INLINE_CHARACTERS = 4_000
 """Texts up to this length are encoded on the spot (well under a millisecond); longer ones in a worker thread."""
+_TEXT_OVERHEAD = 50
+"""Characters that take as long as the call for one text itself."""
 
 
 class Tokenizer:
@@ -87,10 +89,13 @@ class Tokenizer:
                 code="context_length_exceeded",
             )
 
-    async def encode_long(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """`encode`, in a worker thread if the text is long."""
-        encode = partial(self.encode, text, add_special_tokens=add_special_tokens)
-        if len(text) <= _INLINE_CHARACTERS:
+    async def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
+        """`encode` of each, in a worker thread if there is much of it."""
+
+        def encode() -> list[list[int]]:
+            return [self.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+        if sum(map(len, texts)) + len(texts) * _TEXT_OVERHEAD <= _INLINE_CHARACTERS:
             return encode()
         return await trio.to_thread.run_sync(encode, limiter=self._limiter)
 

@@ -38,7 +38,7 @@ def completion_routes(services: Services, compiler: GrammarCompiler) -> Blueprin
         wanted = _wanted(body, services)
         grammar = await compiler.grammar_of(body)
         texts = _prompts(body.prompt, services.limits.max_prompts)
-        token_ids = [await _token_ids(services, body, text) for text in texts]
+        token_ids = await _token_ids(services, body, texts)
         prompts = engine_prompts(services, body, wanted, token_ids, grammar)
         n = num_choices(body, services.limits)
         form = CompletionForm(
@@ -80,20 +80,23 @@ def _prompts(prompt: str | list[str | int | list[int]] | None, max_prompts: int)
     return found
 
 
-async def _token_ids(services: Services, body: CompletionRequest, prompt: str | list[int]) -> list[int]:
-    if isinstance(prompt, str):
-        services.tokenizer.check_length(prompt, services.facts().max_model_len)
-        token_ids = await services.tokenizer.encode_long(
-            prompt, add_special_tokens=body.add_special_tokens is not False
-        )
-    else:
-        token_ids = prompt
+async def _token_ids(
+    services: Services, body: CompletionRequest, prompts: Sequence[str | list[int]]
+) -> Sequence[list[int]]:
+    """Raises BadRequestError for ids outside the vocabulary, texts that can never fit, and empty prompts."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    for text in texts:
+        services.tokenizer.check_length(text, services.facts().max_model_len)
+    lists = [prompt for prompt in prompts if isinstance(prompt, list)]
+    for token_ids in lists:
         check_token_ids("prompt", token_ids, services.vocab_size())
-    if not token_ids:
+    adds = body.add_special_tokens is not False
+    found = lists or await services.tokenizer.encode_all(texts, add_special_tokens=adds)
+    if not all(found):
         raise BadRequestError(
             "prompt must not be empty: this model needs at least one token to go on from", param="prompt"
         )
-    return token_ids
+    return found
 
 
 def _wanted(body: CompletionRequest, services: Services) -> Wanted:

@@ -46,9 +46,8 @@ async def _token_ids(body: TokenizeRequest, services: Services) -> list[int]:
         raise BadRequestError("Exactly one of prompt and messages is needed", param="prompt")
     if body.prompt is not None:
         services.tokenizer.check_length(body.prompt, services.facts().max_model_len)
-        return await services.tokenizer.encode_long(
-            body.prompt, add_special_tokens=body.add_special_tokens is not False
-        )
+        adds = body.add_special_tokens is not False
+        return (await services.tokenizer.encode_all([body.prompt], add_special_tokens=adds))[0]
     if body.chat_template is not None:
         raise BadRequestError("chat_template: requests may not bring their own template", param="chat_template")
     conversation = conversation_of(
