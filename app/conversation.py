@@ -30,10 +30,9 @@ class Conversation:
     add_special_tokens: bool = False
     """The template writes the special tokens; only odd templates need the tokeniser to add its own."""
 
-    @property
-    def num_characters(self) -> int:
-        """Roughly: of the messages' contents."""
-        return sum(_num_characters(message.content) for message in self.messages)
+    def num_bytes(self) -> int:
+        """Of everything in it, as JSON: what rendering costs grows with it."""
+        return len(msgspec.json.encode((self.messages, self.tools, self.documents, self.template_kwargs)))
 
     def variables(self) -> dict[str, Any]:
         """Fresh plain data: what the template sees. Raises BadRequestError for what no text model can read."""
@@ -79,12 +78,6 @@ def conversation_of(
         bool(continue_final_message),
         bool(add_special_tokens),
     )
-
-
-def _num_characters(content: str | list[str | ContentPart] | None) -> int:
-    if content is None or isinstance(content, str):
-        return len(content or "")
-    return sum(len(part) if isinstance(part, str) else len(part.text or "") for part in content)
 
 
 def _plain_message(message: Message, at: int) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from app.tokenizer import Tokenizer
 from protocol.errors import BadRequestError, CheckpointError
 
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
-_INLINE_CHARACTERS = 20_000
+_INLINE_BYTES = 20_000
+"""Conversations up to this size are rendered on the spot; bigger ones in a worker thread."""
 
 
 class ChatTemplate:
@@ -40,7 +41,7 @@ class ChatTemplate:
         tokens; one that merely is too long is found later.
         """
         encode = partial(self.encode_sync, conversation, tokenizer, max_model_len)
-        if conversation.num_characters <= _INLINE_CHARACTERS:
+        if conversation.num_bytes() <= _INLINE_BYTES:
             return encode()
         return await trio.to_thread.run_sync(encode, limiter=self._limiter)
 

@@ -131,6 +131,21 @@ async def test_the_application_is_closed_to_everybody_without_a_key() -> None:
     assert (await send(under_test, "GET", "/health")).status == 200
 
 
+async def test_under_a_path_prefix_the_same_doors_are_open_and_closed() -> None:
+    under_test = make_app(api_keys=KEYS)
+
+    async def status(path: str, *headers: tuple[bytes, bytes]) -> int:
+        exchange = Exchange(http_scope("GET", path, headers, root_path="/llm"))
+        await exchange.run(under_test.app)
+        return exchange.status
+
+    assert await status("/llm/v1/models") == 401
+    assert await status("/llm/v1/models", RIGHT) == 200
+    assert await status("/llm/health") == 200
+    assert await status("/v1/models") == 401
+    assert await status("/v1/models", RIGHT) == 404
+
+
 async def test_a_preflight_is_answered_and_runs_nothing() -> None:
     under_test = make_app(api_keys=KEYS)
     assert (await send(under_test, "OPTIONS", "/v1/completions")).status == 200

@@ -147,6 +147,13 @@ def test_the_templates_own_words_reach_the_client() -> None:
         render("{{ raise_exception('Roles must alternate') }}")
 
 
+async def test_a_big_conversation_gives_the_same_prompt_from_a_worker_thread() -> None:
+    messages = [user("naïve <|im_end|> " * 50), Message("assistant", "b")] * 40
+    conversation = Conversation(messages)
+    assert conversation.num_bytes() > 20_000
+    assert await CHATML.encode(conversation, TOKENIZER, 100_000) == CHATML.encode_sync(conversation, TOKENIZER, 100_000)
+
+
 def test_a_broken_template_is_the_operators_error() -> None:
     with pytest.raises(CheckpointError, match="Jinja"):
         ChatTemplate("{% if %}")

@@ -10,6 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.errors import UnavailableError
+from protocol.messages import FinishReason
 from tests.helpers.app_under_test import AppUnderTest, make_app
 from tests.helpers.asgi import Exchange, http_scope
 
@@ -147,6 +148,14 @@ async def test_a_request_that_fails_alone_is_told_and_its_siblings_are_aborted()
     found = chunks((await under_test.complete(n=2, stream=True)).text)
     assert found[-1]["error"]["message"] == "The grammar went wrong"
     assert under_test.engine.num_aborted == 1
+
+
+async def test_a_stream_that_the_server_ends_is_told_so_and_may_be_tried_again() -> None:
+    under_test = make_app(fails_after={0: 2}, failure=FinishReason.ABORT)
+    found = chunks((await under_test.chat(stream=True)).text)
+    assert found[-1]["error"]["type"] == "service_unavailable_error"
+    assert not any(chunk["choices"][0]["finish_reason"] for chunk in found[:-1])
+    assert (await under_test.chat()).status_code == 503
 
 
 async def test_a_surprise_in_mid_stream_is_told_without_its_details(caplog: pytest.LogCaptureFixture) -> None:

@@ -48,6 +48,8 @@ class FakeEngine:
     """What entering `generate` raises."""
     fails_after: dict[int, int] = field(factory=dict)
     """Prompt index to the number of tokens after which that sequence ends with an error."""
+    failure: FinishReason = FinishReason.ERROR
+    """How it ends then; ABORT is what a draining server does."""
     dies_after: int | None = None
     """Deltas after which every generation raises EngineDeadError."""
     prompts: list[Prompt] = field(factory=list)
@@ -138,7 +140,7 @@ class _Sequence:
         error = None
         reason = self._reason if self._done == len(self._ids) else None
         if self._fails_after is not None and self._done >= self._fails_after:
-            reason, error = FinishReason.ERROR, "The grammar went wrong"
+            reason, error = self._engine.failure, "The grammar went wrong"
         self.finished = reason is not None
         return RequestOutput(
             RequestId("r"),
