@@ -23,6 +23,9 @@ from protocol.spec import ActorSpec, FromChild, Start, Stop, ToChild
 
 ASK_SECONDS = 5.0
 """How long a child may take to leave after Stop."""
+PASSIVE_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Compute threads must not spin for each other beside the server on shared cores: steps then take many times as long.
+Read by OpenMP when it is loaded; an operator's own setting wins."""
 TERMINATE_SECONDS = 2.0
 """How long after SIGTERM, before SIGKILL."""
 
@@ -117,6 +120,7 @@ async def open_process(spec: ActorSpec, name: str) -> AsyncIterator[ChildProcess
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
+        env=PASSIVE_WAITING | os.environ,
     )
     child = ChildProcess(popen, name)
     try:
