@@ -29,15 +29,18 @@ def config_sources() -> list[Config]:
     return sources
 
 
-app = App(
-    name="trillm",
-    help="Serve large language models over the OpenAI HTTP API.",
-    version=lambda: installed_version("trillm"),
-    config=config_sources(),
-)
+def make_app() -> App:
+    """The command with its subcommands."""
+    app = App(
+        name="trillm",
+        help="Serve large language models over the OpenAI HTTP API.",
+        version=lambda: installed_version("trillm"),
+        config=config_sources(),
+    )
+    app.command(serve)
+    return app
 
 
-@app.command
 def serve(model: str | None = None, /, *, settings: Annotated[Settings | None, Parameter(name="*")] = None) -> int:
     """Serve MODEL until SIGTERM or Ctrl-C.
 
@@ -62,7 +65,7 @@ def serve(model: str | None = None, /, *, settings: Annotated[Settings | None, P
 
 def settings_from_environment() -> tuple[str | None, Settings]:
     """MODEL and the settings as `trillm serve` without arguments would see them. Raises BadRequestError."""
-    _, bound, _ = app.parse_args(["serve"], exit_on_error=False, print_error=False)
+    _, bound, _ = make_app().parse_args(["serve"], exit_on_error=False, print_error=False)
     return (*bound.args, None)[0], bound.kwargs.get("settings") or Settings()
 
 
@@ -89,7 +92,10 @@ def refuse(message: str) -> int:
 
 
 def main() -> None:
-    sys.exit(app(result_action="return_value"))
+    try:
+        sys.exit(make_app()(result_action="return_value"))
+    except TrillmError as error:  # a value that no setting may have
+        sys.exit(refuse(error.message))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,81 @@
+"""Flags, environment and file give one frozen Settings; what cannot be served is refused in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app import cli
+from app.settings import Settings
+from protocol.errors import BadRequestError
+from protocol.spec import LoadFormat
+
+
+def parsed(monkeypatch: pytest.MonkeyPatch, *tokens: str, **environment: str) -> tuple[str | None, Settings]:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    app = cli.make_app()
+    _, bound, _ = app.parse_args(["serve", *tokens], exit_on_error=False, print_error=False)
+    return (*bound.args, None)[0], bound.kwargs.get("settings") or Settings()
+
+
+def test_without_anything_it_is_the_default_model_on_the_loopback_address(monkeypatch):
+    model, settings = parsed(monkeypatch)
+
+    assert model is None
+    assert (settings.host, settings.port, settings.api_key) == ("127.0.0.1", 8000, ())
+
+
+def test_flags_have_vllm_s_names(monkeypatch):
+    model, settings = parsed(
+        monkeypatch, "some/model", "--port", "1", "--api-key", "a", "--api-key", "b", "--served-model-name", "x", "y",
+        "--max-model-len", "512", "--max-num-seqs", "3", "--scheduling-policy", "priority", "--load-format", "dummy",
+    )  # fmt: skip
+
+    assert model == "some/model"
+    assert settings.api_key == ("a", "b")
+    assert settings.served_model_name == ("x", "y")
+    engine = settings.house(Path("/m")).engine
+    assert (engine.max_model_len, engine.max_num_seqs, engine.scheduling_policy) == (512, 3, "priority")
+    assert engine.load_format is LoadFormat.DUMMY
+
+
+def test_the_environment_gives_what_no_flag_says(monkeypatch):
+    model, settings = parsed(
+        monkeypatch, "--port", "2", TRILLM_PORT="1", TRILLM_MODEL="m", TRILLM_MAX_NUM_SEQS="7", VLLM_API_KEY="k"
+    )
+
+    assert (model, settings.port, settings.max_num_seqs, settings.api_key) == ("m", 2, 7, ("k",))
+
+
+def test_trillm_s_own_variable_gives_the_key_too(monkeypatch):
+    assert parsed(monkeypatch, TRILLM_API_KEY="k")[1].api_key == ("k",)
+
+
+def test_a_file_gives_what_neither_flag_nor_environment_says(monkeypatch, tmp_path):
+    (tmp_path / "trillm.toml").write_text('port = 3\nmax-num-seqs = 5\nserved-model-name = ["a", "b"]\n')
+    _, settings = parsed(monkeypatch, TRILLM_CONFIG=str(tmp_path / "trillm.toml"), TRILLM_PORT="4")
+
+    assert (settings.port, settings.max_num_seqs, settings.served_model_name) == (4, 5, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"host": "0.0.0.0"}, "--host 0.0.0.0 can be reached from other machines and there is no --api-key"),
+        ({"api_key": ("",)}, "--api-key is empty"),
+        ({"port": 65536}, "--port must be from 0 to 65535, not 65536"),
+        ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1, not 0"),
+        ({"shutdown_timeout": -1}, "--shutdown-timeout must not be negative"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_naming_flag_and_value(fields, text):
+    with pytest.raises(BadRequestError) as caught:
+        Settings(**fields)
+
+    assert text in caught.value.message
+
+
+def test_other_machines_may_come_in_with_a_key():
+    assert Settings(host="0.0.0.0", api_key=("k",)).host == "0.0.0.0"

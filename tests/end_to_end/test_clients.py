@@ -1,0 +1,109 @@
+"""The official client works unchanged, many clients are served together, and one that leaves costs nothing more."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import openai
+import pytest
+import trio
+
+from tests.helpers.server import Server, open_server
+
+pytestmark = pytest.mark.process
+
+SLOW = ("--dummy-step-seconds", "0.01")
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me of boats."}], "max_tokens": 12}
+
+
+async def with_openai(server: Server, call) -> object:
+    """Run a function of the official (blocking) client."""
+    return await trio.to_thread.run_sync(call, openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0))
+
+
+async def test_the_official_client_gets_the_same_text_plain_and_streamed(checkpoint):
+    async with open_server(checkpoint, "--served-model-name", "tiny", "--api-key", "k") as server:
+
+        def both(client: openai.OpenAI) -> tuple[str, str, int]:
+            plain = client.chat.completions.create(**CHAT, temperature=0)
+            stream = client.chat.completions.create(
+                **CHAT, temperature=0, stream=True, stream_options={"include_usage": True}
+            )
+            chunks = list(stream)
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+            assert chunks[-1].usage == plain.usage
+            return plain.choices[0].message.content, text, len(client.models.list().data)
+
+        plain, streamed, models = await with_openai(server, both)
+        assert plain == streamed != ""
+        assert models == 1
+
+
+async def test_the_official_client_sees_its_own_error_classes(checkpoint):
+    async with open_server(checkpoint, "--served-model-name", "tiny", "--api-key", "k") as server:
+
+        def errors(client: openai.OpenAI) -> None:
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.chat.completions.create(**CHAT, temperature=9)
+            assert caught.value.param == "temperature"
+            with pytest.raises(openai.NotFoundError):
+                client.chat.completions.create(**CHAT | {"model": "other"})
+            with pytest.raises(openai.AuthenticationError):
+                client.with_options(api_key="wrong").models.list()
+
+        await with_openai(server, errors)
+
+
+async def gauge(http: httpx.AsyncClient, name: str) -> float:
+    text = (await http.get("/metrics")).text
+    return float(re.search(rf"^vllm:{name}{{[^}}]*}} (\S+)$", text, re.MULTILINE)[1])
+
+
+async def test_many_clients_are_batched_and_each_gets_what_it_gets_alone(checkpoint):
+    async with open_server(checkpoint, *SLOW) as server, server.client() as http:
+        bodies = [{"prompt": f"once {i}", "max_tokens": 30, "ignore_eos": True, "temperature": 0} for i in range(20)]
+        texts: dict[int, str] = {}
+
+        async def ask(index: int) -> None:
+            reply = await http.post("/v1/completions", json=bodies[index])
+            texts[index] = reply.json()["choices"][0]["text"]
+
+        for index in range(3):
+            await ask(index)
+        alone = dict(texts)
+        before = await gauge(http, "generation_tokens_total")
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for index in range(20):
+                nursery.start_soon(ask, index)
+        took = trio.current_time() - began
+
+        assert {index: texts[index] for index in alone} == alone
+        assert await gauge(http, "generation_tokens_total") - before == 600
+        assert took < 600 * 0.01, "they were served one after the other"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
+@pytest.mark.parametrize("slots", ["64", "1"], ids=["running", "queued"])
+async def test_a_client_that_leaves_is_aborted_within_a_second(checkpoint, stream, slots):
+    async with open_server(checkpoint, *SLOW, "--max-num-seqs", slots) as server, server.client() as http:
+        body = {"prompt": "once", "max_tokens": 1900, "ignore_eos": True, "stream": stream}
+
+        async def ask(scope: trio.CancelScope) -> None:
+            async with server.client() as own:
+                with scope:
+                    await own.post("/v1/completions", json=body)
+
+        scopes = [trio.CancelScope() for _ in range(3)]
+        async with trio.open_nursery() as nursery:
+            for scope in scopes:
+                nursery.start_soon(ask, scope)
+            while await gauge(http, "num_requests_running") + await gauge(http, "num_requests_waiting") < 3:
+                await trio.sleep(0.02)
+            for scope in scopes:
+                scope.cancel()
+        with trio.fail_after(1):
+            while await gauge(http, "num_requests_running") + await gauge(http, "num_requests_waiting") > 0:
+                await trio.sleep(0.02)
+        assert await gauge(http, "kv_cache_usage_perc") == 0
