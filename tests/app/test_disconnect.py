@@ -80,11 +80,10 @@ async def serve_on_loopback(under_test: AppUnderTest, nursery: trio.Nursery) -> 
     return int(urls[0].rpartition(":")[2])
 
 
-def request_bytes(stream: bool, **fields: Any) -> bytes:
+def request_bytes(stream: bool, version: str = "1.1", header: str = "X-Other: x", **fields: Any) -> bytes:
     body = json.dumps({"prompt": "Hi", "stream": stream, **fields}).encode()
-    head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    )
+    head = f"POST /v1/completions HTTP/{version}\r\nHost: x\r\nContent-Type: application/json\r\n{header}\r\n"
+    head += f"Content-Length: {len(body)}\r\n"
     return head.encode() + b"\r\n" + body
 
 
@@ -128,4 +127,22 @@ async def test_over_a_socket_a_stream_and_an_answer_share_a_connection() -> None
             assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
             await client.aclose()
             nursery.cancel_scope.cancel()
+    assert under_test.engine.num_aborted == 0
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("version", "header"), [("1.1", "Connection: close"), ("1.0", "X-Other: x")])
+async def test_over_a_socket_a_connection_that_is_to_be_closed_is_closed(
+    stream: bool, version: str, header: str
+) -> None:
+    under_test = make_app()
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            port = await serve_on_loopback(under_test, nursery)
+            client = await trio.open_tcp_stream("127.0.0.1", port)
+            await client.send_all(request_bytes(stream, version, header, max_tokens=3))
+            received = b"".join([piece async for piece in client])
+            nursery.cancel_scope.cancel()
+    assert b" Over" in received
     assert under_test.engine.num_aborted == 0
