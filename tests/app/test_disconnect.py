@@ -143,6 +143,7 @@ async def test_over_a_socket_a_connection_that_is_to_be_closed_is_closed(
             client = await trio.open_tcp_stream("127.0.0.1", port)
             await client.send_all(request_bytes(stream, version, header, max_tokens=3))
             received = b"".join([piece async for piece in client])
+            await client.aclose()
             nursery.cancel_scope.cancel()
     assert b" Over" in received
     assert under_test.engine.num_aborted == 0
