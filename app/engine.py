@@ -24,6 +24,7 @@ class Prompt:
     prompt_token_ids: list[int]
     sampling_params: SamplingParams
     priority: int = 0
+    cache_salt: str = ""
 
 
 @frozen

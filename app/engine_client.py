@@ -254,6 +254,7 @@ class ActorEngineClient:
             sampling_params=prompt.sampling_params,
             arrival_time=arrival,
             priority=prompt.priority,
+            cache_salt=prompt.cache_salt,
         )
         self._live[request_id] = Live(generation, index, epoch)
         # The output handler first: it should know the request before the engine's first token comes.

@@ -28,6 +28,8 @@ class Limits:
     max_bad_words: int = 256
     max_bad_word_length: int = 128
     """Characters of one bad word."""
+    max_cache_salt_length: int = 1024
+    """Characters."""
     max_tools: int = 128
     max_grammar_bytes: int = 256 * 2**10
     max_pattern_length: int = 8192

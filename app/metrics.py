@@ -80,6 +80,10 @@ class _EngineCollector:
             "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", min(stats.kv_blocks_used / total, 1.0)
         )
         yield self._counter("vllm:num_preemptions", "Sequences pushed out of the batch.", stats.num_preemptions)
+        yield self._counter(
+            "vllm:prefix_cache_queries", "Tokens looked for in the prefix cache.", stats.prefix_cache_queries
+        )
+        yield self._counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits)
         yield self._counter("trillm:engine_steps", "Steps of the engine's loop.", stats.num_steps)
         yield self._gauge(
             "trillm:requests_live", "Sequences of this API server that have not ended.", self._engine.num_requests

@@ -10,7 +10,16 @@ import msgspec
 from app.checks import ranged
 from app.engine import Prompt
 from app.head import Head
-from app.sampling import Vocabulary, Wanted, checked_seed, choice_seed, for_prompt, num_choices, sampling_params
+from app.sampling import (
+    Vocabulary,
+    Wanted,
+    checked_cache_salt,
+    checked_seed,
+    choice_seed,
+    for_prompt,
+    num_choices,
+    sampling_params,
+)
 from app.schemas.sampling import SamplingFields
 from app.services import Services
 from protocol.errors import BadRequestError
@@ -35,13 +44,14 @@ def engine_prompts(
     )
     priority = ranged("priority", fields.priority, -_INT32, _INT32 - 1, 0)
     seed = checked_seed(fields.seed)
+    salt = checked_cache_salt(fields.cache_salt, services.limits)
     shared = sampling_params(fields, wanted, vocabulary, services.model.generation_config, services.limits, grammar)
     prompts: list[Prompt] = []
     for ids in token_ids:
         base = services.seed() if seed is None else seed
         params = for_prompt(shared, wanted, len(ids), vocabulary.max_model_len, base)
         seeded = (msgspec.structs.replace(params, seed=choice_seed(base, choice)) for choice in range(n))
-        prompts += [Prompt(ids, each, priority) for each in seeded]
+        prompts += [Prompt(ids, each, priority, salt) for each in seeded]
     return prompts
 
 

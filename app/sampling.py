@@ -113,6 +113,17 @@ def checked_seed(seed: int | None) -> int | None:
     return seed
 
 
+def checked_cache_salt(salt: str | None, limits: Limits) -> str:
+    """Empty if there is none."""
+    if salt is None:
+        return ""
+    if not 1 <= len(salt) <= limits.max_cache_salt_length:
+        raise BadRequestError(
+            f"cache_salt must have 1 to {limits.max_cache_salt_length} characters, not {len(salt)}", param="cache_salt"
+        )
+    return salt
+
+
 def choice_seed(seed: int, choice: int) -> int:
     """Seed of one of n choices: the request's own for the first, well apart for the others, the same each time."""
     if choice == 0:

@@ -81,6 +81,8 @@ class Settings:
     """Memory for the KV pool."""
     scheduling_policy: Annotated[Literal["fcfs", "priority"], Parameter(group=CACHE)] = "fcfs"
     """"priority" runs requests with a lower `priority` first."""
+    enable_prefix_caching: Annotated[bool, Parameter(group=CACHE)] = True
+    """Requests that begin alike share what has been computed for that beginning, while it is in memory."""
     threads: Annotated[int | None, Parameter(group=CACHE)] = None
     """Compute threads on a CPU."""
     dummy_step_seconds: Annotated[float, Parameter(group=CACHE)] = 0.0
@@ -136,6 +138,7 @@ class Settings:
             num_gpu_blocks_override=self.num_gpu_blocks_override,
             kv_cache_memory_bytes=self.kv_cache_memory_bytes,
             scheduling_policy=self.scheduling_policy,
+            enable_prefix_caching=self.enable_prefix_caching,
             threads=self.threads,
             max_logprobs=self.max_logprobs,
             dummy_step_seconds=self.dummy_step_seconds,

@@ -52,6 +52,10 @@ class FakeRunner:
             self._slots.open(new)
         # All tables first: two rows with one block are to be found out before either computes.
         rows = [(row, self._slots.check_row(row)) for row in plan.rows]
+        new_slots = {new.slot for new in plan.new_sequences if new.num_computed_tokens > 0}
+        for row, held in rows:
+            if row.slot in new_slots:
+                self._check_prefix(row, held)
         sampled: list[Sampled] = []
         prompt_logprobs: list[PromptLogprobs] = []
         for row, held in rows:
@@ -92,6 +96,15 @@ class FakeRunner:
             block[offset] = state
         held.num_computed += len(row.token_ids)
         return states
+
+    def _check_prefix(self, row: Row, held: FakeSlot) -> None:
+        """What a new sequence finds in its blocks must be what it would have computed itself, and computed by now."""
+        state: int | None = None
+        for position, token_id in enumerate(held.tokens_from(0, row.start)):
+            state = self._model.next_state(state, token_id)
+            block = row.block_table[position // self.facts.block_size]
+            if block not in self._states or self._state_at(position, row.block_table) != state:
+                raise PlanError(f"block {block} does not hold the KV of position {position}: {held}")
 
     def _state_at(self, position: int, block_table: list[int]) -> int:
         index, offset = divmod(position, self.facts.block_size)

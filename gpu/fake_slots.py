@@ -22,7 +22,7 @@ class FakeSlot:
         self.params: SamplingParams = new.sampling_params
         self.prompt = list(new.prompt_token_ids)
         self.output = list(new.output_token_ids)
-        self.num_computed = 0
+        self.num_computed = new.num_computed_tokens
         self.block_table: list[int] = []
 
     @property
@@ -46,7 +46,7 @@ class FakeSlots:
         self._block_size = block_size
         self._vocab_size = vocab_size
         self._slots: dict[Slot, FakeSlot] = {}
-        self._owners: dict[int, Slot] = {}
+        self._owners: dict[int, set[Slot]] = {}
 
     def __getitem__(self, slot: Slot) -> FakeSlot:
         return self._slots[slot]
@@ -54,7 +54,9 @@ class FakeSlots:
     def free(self, slot: Slot) -> None:
         _require(slot in self._slots, f"slot {slot} is freed, but nobody has it")
         for block in self._slots.pop(slot).block_table:
-            del self._owners[block]
+            self._owners[block].remove(slot)
+            if not self._owners[block]:
+                del self._owners[block]
 
     def open(self, new: NewSequence) -> None:
         slot = new.slot
@@ -65,6 +67,12 @@ class FakeSlots:
         _require(len(new.prompt_token_ids) > 0, f"{new.request_id} has no prompt")
         for token_id in (*new.prompt_token_ids, *new.output_token_ids):
             _require(0 <= token_id < self._vocab_size, f"token {token_id} of {new.request_id} is not in the vocabulary")
+        num_computed = new.num_computed_tokens
+        num_tokens = len(new.prompt_token_ids) + len(new.output_token_ids)
+        _require(
+            0 <= num_computed < num_tokens and num_computed % self._block_size == 0,
+            f"{num_computed} of {num_tokens} tokens of {new.request_id} are said to be computed",
+        )
         self._slots[slot] = FakeSlot(new)
 
     def check_row(self, row: Row) -> FakeSlot:
@@ -83,14 +91,17 @@ class FakeSlots:
         return held
 
     def _take_blocks(self, row: Row, held: FakeSlot, end: int) -> None:
+        """Blocks before the row's start, which a new sequence may have, are shared; all others have no other owner."""
         table = row.block_table
         _require(len(table) * self._block_size >= end, f"{len(table)} blocks are too few for {end} tokens: {held}")
         num_held = len(held.block_table)
         _require(table[:num_held] == held.block_table, f"the block table has become {table}: {held}")
-        for block in table[num_held:]:
+        for index, block in enumerate(table[num_held:], num_held):
             _require(0 <= block < self._num_blocks, f"block {block} is not one of {self._num_blocks}: {held}")
-            _require(block not in self._owners, f"block {block} is also slot {self._owners.get(block)}'s: {held}")
-            self._owners[block] = row.slot
+            owners = self._owners.setdefault(block, set())
+            is_shared = (index + 1) * self._block_size <= row.start and row.slot not in owners
+            _require(is_shared or not owners, f"block {block} is also slot {min(owners, default=row.slot)}'s: {held}")
+            owners.add(row.slot)
         held.block_table = list(table)
 
     def __repr__(self) -> str:

@@ -54,6 +54,8 @@ class EngineCoreRequest(
     """Lower runs first under the priority policy."""
     continuation_token_ids: list[int] = []
     """Output tokens that an earlier incarnation already produced: the request goes on after them."""
+    cache_salt: str = ""
+    """Only requests with the same salt share cached prefixes, so that no timing tells one what another one said."""
 
 
 class AbortRequest(
@@ -141,6 +143,9 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_steps: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    prefix_cache_queries: int = 0
+    """Tokens of sequences that started, and those of them that were found in the prefix cache."""
+    prefix_cache_hits: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="WELCOME"):

@@ -21,6 +21,9 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_token_ids: list[int]
     output_token_ids: list[int]
     sampling_params: SamplingParams
+    num_computed_tokens: int = 0
+    """Of prompt and output, whose KV lies in the first blocks of its first row's block table; that row starts there.
+    A number of whole blocks. Several slots may hold these blocks, and none of them writes to them."""
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):

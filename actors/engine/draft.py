@@ -50,7 +50,7 @@ def _row(sequence: Sequence, count: int) -> Row:
         slot=sequence.slot,
         start=start,
         token_ids=sequence.token_ids[start : start + count],
-        block_table=list(sequence.block_table),
+        block_table=sequence.block_table,
         sample=sample,
         grammar_bitmask=sequence.grammar.bitmask() if sample and sequence.grammar is not None else None,
     )

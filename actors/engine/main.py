@@ -241,6 +241,7 @@ def make_engine(spec: EngineSpec, stepper: Stepper, clients: dict[ClientIndex, C
         max_num_batched_tokens=spec.max_num_batched_tokens,
         max_model_len=facts.max_model_len,
         policy=spec.scheduling_policy,
+        enable_prefix_caching=spec.enable_prefix_caching,
     )
     compiler = GrammarCompiler(spec.checkpoint, facts.vocab_size)
     return Engine(spec.epoch, Scheduler(config), stepper, compiler, clients, pulse)

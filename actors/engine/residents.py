@@ -23,6 +23,9 @@ class Residents:
         self._sequences: list[Sequence] = []
         self._free_slots = list(range(num_slots))  # a heap: low slots first keeps the runner's batch dense
         self._freed_slots: list[Slot] = []
+        self.num_queried_tokens = 0
+        """Of sequences that started: looked for in published blocks, and found there."""
+        self.num_found_tokens = 0
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -34,31 +37,59 @@ class Residents:
     def worst(self) -> Sequence:
         return max(self._sequences, key=lambda sequence: rank_of(sequence, self.policy))
 
-    def has_room_for(self, sequence: Sequence) -> bool:
-        """Whether there is a slot, and blocks for all its tokens.
+    def has_room_for(self, sequence: Sequence, found: list[int]) -> bool:
+        """Whether there is a slot, and blocks for all its tokens beside those that were found.
 
         Blocks that the others still need, for the tokens that they have and one more each, do not count as free: who
         is admitted into those is preempted at once.
         """
+        if not self._free_slots:
+            return False
         pool = self.pool
         promised = sum(pool.blocks_for(s.num_tokens + 1) - len(s.block_table) for s in self._sequences)
-        return bool(self._free_slots) and pool.blocks_for(sequence.num_tokens) + promised <= pool.num_free
+        wanted = pool.blocks_for(sequence.num_tokens) - len(found) + pool.num_idle(found)
+        return wanted + promised <= pool.num_free
 
     def num_tokens_fitting(self, sequence: Sequence) -> int:
         """How many more tokens have room in the sequence's own blocks and the free ones."""
         num_blocks = len(sequence.block_table) + self.pool.num_free
         return num_blocks * self.pool.block_size - sequence.num_computed_tokens
 
-    def admit(self, sequence: Sequence) -> None:
-        """Give it a slot; it has no blocks yet."""
+    def find_prefix(self, sequence: Sequence) -> list[int]:
+        """Published blocks with the sequence's first tokens. Never with its last one, which has to be computed for the
+        sake of what comes after it."""
+        if sequence.block_hashes is None or sequence.needs_every_position:
+            return []
+        return self.pool.find(sequence.block_hashes.up_to(sequence.token_ids, sequence.num_tokens - 1))
+
+    def admit(self, sequence: Sequence, found: list[int]) -> None:
+        """Give it a slot and, to begin with, the blocks that were found."""
+        self.pool.share(found)
+        sequence.block_table = found
+        sequence.num_computed_tokens = len(found) * self.pool.block_size
+        sequence.num_published_blocks = len(found)
+        if sequence.status is SequenceStatus.WAITING and sequence.block_hashes is not None:
+            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+            self.num_queried_tokens += sequence.num_tokens
+            self.num_found_tokens += sequence.num_computed_tokens
         sequence.slot = Slot(heapq.heappop(self._free_slots))
         sequence.status = SequenceStatus.RUNNING
         self._sequences.append(sequence)
 
     def grow(self, sequence: Sequence, count: int) -> None:
         """Give it the blocks that its next `count` tokens need. Raises ValueError if fewer are free."""
-        num_blocks = self.pool.blocks_for(sequence.num_computed_tokens + count)
-        sequence.block_table += self.pool.allocate(max(0, num_blocks - len(sequence.block_table)))
+        missing = self.pool.blocks_for(sequence.num_computed_tokens + count) - len(sequence.block_table)
+        if missing > 0:
+            sequence.block_table = sequence.block_table + self.pool.allocate(missing)
+
+    def publish_full_blocks(self, sequence: Sequence) -> None:
+        """Let others find the blocks that the sequence has filled since the last time."""
+        first, end = sequence.num_published_blocks, sequence.num_computed_tokens // self.pool.block_size
+        if end > first and sequence.block_hashes is not None:
+            hashes = sequence.block_hashes.up_to(sequence.token_ids, sequence.num_computed_tokens)
+            for block, block_hash in zip(sequence.block_table[first:end], hashes[first:end], strict=True):
+                self.pool.publish(block, block_hash)
+            sequence.num_published_blocks = end
 
     def dismiss(self, sequence: Sequence) -> None:
         """Take slot and blocks from it; its status is for the caller to set."""

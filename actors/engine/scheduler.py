@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import final
 
+from actors.engine.block_hashes import BlockHashes
 from actors.engine.blocks import BlockPool
 from actors.engine.draft import StepDraft
 from actors.engine.finish import Finish, finish_after_prompt, finish_after_token
@@ -38,10 +39,12 @@ class SchedulerConfig:
     max_model_len: int
     policy: str = "fcfs"
     """"fcfs" or "priority"."""
+    enable_prefix_caching: bool = True
+    """Whether sequences with the same beginning share its blocks, while it is in memory."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if isinstance(value, int) and value < 1:
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.policy not in POLICIES:
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
@@ -84,7 +87,7 @@ class Scheduler:
         if refusal is not None:
             return [(request.client_index, _error_output(request.request_id, refusal))]
         self._num_added += 1
-        sequence = Sequence(request, self._num_added, grammar)
+        sequence = Sequence(request, self._num_added, grammar, self._hashes_for(request))
         self._finished.forget(sequence.request_id)
         self._live[sequence.request_id] = sequence
         self._waiting.push(sequence)
@@ -170,6 +173,8 @@ class Scheduler:
             num_steps=self._num_steps,
             prompt_tokens=self._num_prompt_tokens,
             generation_tokens=self._num_generated_tokens,
+            prefix_cache_queries=self._running.num_queried_tokens,
+            prefix_cache_hits=self._running.num_found_tokens,
         )
 
     def __repr__(self) -> str:
@@ -182,11 +187,13 @@ class Scheduler:
             return None  # aborted while the step ran
         sequence.num_computed_tokens += len(row.token_ids)
         self._count_prompt(sequence)
+        if sampled is not None and sampled.error is not None:
+            self._pool.retract(sequence.block_table)  # whatever broke this row may lie in them
+            return self._fail(sequence, sampled.error)
+        self._running.publish_full_blocks(sequence)
         if sampled is None:
             finish = finish_after_prompt(sequence)
             return None if finish is None else self._finish(sequence, finish, sequence.num_output_tokens)
-        if sampled.error is not None:
-            return self._fail(sequence, sampled.error)
         offset = sequence.num_output_tokens
         sequence.append(sampled.token_id, sampled.logprobs)
         self._num_generated_tokens += 1
@@ -200,6 +207,11 @@ class Scheduler:
         if not sequence.is_prompt_counted and sequence.num_computed_tokens >= sequence.num_prompt_tokens:
             sequence.is_prompt_counted = True
             self._num_prompt_tokens += sequence.num_prompt_tokens
+
+    def _hashes_for(self, request: EngineCoreRequest) -> BlockHashes | None:
+        if not self.config.enable_prefix_caching:
+            return None
+        return BlockHashes(self.config.block_size, request.cache_salt)
 
     # -------------------------------------------------------------------------------- how a request ends
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Protocol, final
 
+from actors.engine.block_hashes import BlockHashes
 from protocol.ids import ClientIndex, RequestId, Slot
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, TokenLogprobs
 from protocol.sampling import SamplingParams
@@ -43,19 +44,24 @@ class Sequence:
     """One request on its way. Only the scheduler changes it.
 
     `token_ids` is prompt and output together; output begins with the request's continuation. `num_computed_tokens` of
-    them have KV in the blocks of `block_table`; the scheduler's work is to let it catch up with `num_tokens`.
+    them have KV in the blocks of `block_table`; the scheduler's work is to let it catch up with `num_tokens`. The first
+    `num_published_blocks` of these can be found by others. The list is replaced when it grows, never changed, since
+    plans hold on to it.
     """
 
     __slots__ = (
         "arrival",
+        "block_hashes",
         "block_table",
         "error",
         "finish_reason",
         "grammar",
         "is_prompt_counted",
         "logprobs",
+        "num_cached_tokens",
         "num_computed_tokens",
         "num_prompt_tokens",
+        "num_published_blocks",
         "prompt_logprobs",
         "request",
         "slot",
@@ -64,15 +70,25 @@ class Sequence:
         "token_ids",
     )
 
-    def __init__(self, request: EngineCoreRequest, arrival: int, grammar: Constraint | None = None) -> None:
-        """`arrival` counts the requests that the scheduler has taken in; it breaks ties of arrival_time."""
+    def __init__(
+        self,
+        request: EngineCoreRequest,
+        arrival: int,
+        grammar: Constraint | None = None,
+        block_hashes: BlockHashes | None = None,
+    ) -> None:
+        """`arrival` counts the requests that the scheduler has taken in; it breaks ties of arrival_time. Without
+        `block_hashes` its blocks are neither found nor published."""
         self.request = request
         self.arrival = arrival
         self.grammar = grammar
+        self.block_hashes = block_hashes
         self.status = SequenceStatus.WAITING
         self.token_ids = [*request.prompt_token_ids, *request.continuation_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)
         self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        self.num_published_blocks = 0
         self.slot: Slot | None = None
         self.block_table: list[int] = []
         self.logprobs: list[TokenLogprobs] | None = None if self.params.logprobs is None else []
@@ -113,6 +129,11 @@ class Sequence:
         return len(self.request.continuation_token_ids)
 
     @property
+    def needs_every_position(self) -> bool:
+        """The KV alone is not enough: what the prompt's positions predict has been asked for and is not known yet."""
+        return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens
+
+    @property
     def is_live(self) -> bool:
         return self.status is not SequenceStatus.FINISHED
 
@@ -125,6 +146,7 @@ class Sequence:
             prompt_token_ids=self.request.prompt_token_ids,
             output_token_ids=self.token_ids[self.num_prompt_tokens :],
             sampling_params=self.params,
+            num_computed_tokens=self.num_computed_tokens,
         )
 
     def append(self, token_id: int, logprobs: TokenLogprobs | None) -> None:
@@ -144,14 +166,16 @@ class Sequence:
     def forget_computed(self) -> None:
         """The KV is gone: everything is to be computed again."""
         self.num_computed_tokens = 0
-        if self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens:
+        self.num_published_blocks = 0
+        if self.needs_every_position:
             self.prompt_logprobs = [None]
 
     def output_from(self, offset: int) -> EngineCoreOutput:
         """Every output token from `offset` on, and the end if it has come.
 
-        Prompt log-probabilities are part of the first output. `offset` is at least the length of the continuation
-        if log-probabilities were asked for: those of the continuation are not known here.
+        Prompt log-probabilities, and how much of the prompt was cached, are part of the first output. `offset` is at
+        least the length of the continuation if log-probabilities were asked for: those of the continuation are not
+        known here.
         """
         first = self.num_continuation_tokens
         logprobs = None if self.logprobs is None else self.logprobs[offset - first :]
@@ -160,14 +184,12 @@ class Sequence:
             offset=offset,
             new_token_ids=self.token_ids[self.num_prompt_tokens + offset :],
             logprobs=logprobs,
-            prompt_logprobs=self.prompt_logprobs if offset == first and self._has_prompt_logprobs() else None,
+            prompt_logprobs=self.prompt_logprobs if offset == first and not self.needs_every_position else None,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
             error=self.error,
+            num_cached_tokens=self.num_cached_tokens if offset == first else 0,
         )
-
-    def _has_prompt_logprobs(self) -> bool:
-        return self.prompt_logprobs is not None and len(self.prompt_logprobs) == self.num_prompt_tokens
 
     def __repr__(self) -> str:
         end = f" {self.finish_reason.value}" if self.finish_reason is not None else ""

@@ -32,10 +32,10 @@ def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue) -
     """
     while draft.tokens_left > 0:
         sequence = waiting.first()
-        if sequence is None or not running.has_room_for(sequence):
+        if sequence is None or not running.has_room_for(sequence, found := running.find_prefix(sequence)):
             return
         waiting.remove(sequence)
-        running.admit(sequence)
+        running.admit(sequence, found)
         draft.admitted.append(sequence)
         _take(sequence, min(sequence.num_uncomputed_tokens, draft.tokens_left), draft, running)
 

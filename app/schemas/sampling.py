@@ -68,6 +68,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     priority: int | None = None
+    cache_salt: str | None = None
     return_token_ids: bool | None = None
     use_beam_search: bool | None = None
     user: str | None = None

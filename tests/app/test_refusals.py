@@ -82,6 +82,8 @@ SHARED = [
     ({"stream": "perhaps"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"priority": 2**31}, "priority"),
+    ({"cache_salt": ""}, "cache_salt"),
+    ({"cache_salt": "x" * 1025}, "cache_salt"),
     ({"model": 5}, "model"),
     ({"response_format": "json"}, "response_format"),
     ({"response_format": {"type": "yaml"}}, "response_format"),

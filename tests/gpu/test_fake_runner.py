@@ -219,6 +219,24 @@ def plan(step: int, *rows: Row, new: tuple[NewSequence, ...] = (), freed: tuple[
     return StepPlan(step, [Slot(slot) for slot in freed], list(new), list(rows))
 
 
+def long(slot: int, token_id: int = 7) -> NewSequence:
+    """More than a block of one token."""
+    return NewSequence(Slot(slot), RequestId("long"), [token_id] * 18, [], params())
+
+
+def long_row(token_id: int = 7) -> Row:
+    return Row(Slot(1), 0, [token_id] * 18, [4, 5], False)
+
+
+def begun(num_computed: int) -> NewSequence:
+    """As long as `long`, with so much of it said to be computed."""
+    return msgspec.structs.replace(long(0), num_computed_tokens=num_computed)
+
+
+def begun_row(*blocks: int) -> Row:
+    return Row(Slot(0), 16, [7, 7], list(blocks), False)
+
+
 BAD_PLANS: list[tuple[str, list[StepPlan]]] = [
     ("nobody has it", [plan(1, freed=(0,))]),
     ("is not one of 4", [plan(1, new=(NewSequence(Slot(4), RequestId("a"), PROMPT, [], params()),))]),
@@ -237,6 +255,12 @@ BAD_PLANS: list[tuple[str, list[StepPlan]]] = [
     ("has become", [plan(1, row(0, 2, (0,)), new=(SEQUENCE,)), plan(2, row(2, 3, (1,)))]),
     ("is not one of 64", [plan(1, row(blocks=(64,)), new=(SEQUENCE,))]),
     ("is also slot 0's", [plan(1, row(), row(slot=1), new=(SEQUENCE, OTHER))]),
+    ("is also slot 1's", [plan(1, long_row(), new=(long(1),)), plan(2, begun_row(4, 5), new=(begun(16),))]),
+    ("does not hold", [plan(1, begun_row(4, 6), new=(begun(16),))]),
+    ("does not hold", [plan(1, long_row(9), new=(long(1, 9),)), plan(2, begun_row(4, 6), new=(begun(16),))]),
+    ("17 of 18 tokens", [plan(1, begun_row(4, 6), new=(begun(17),))]),
+    ("32 of 18 tokens", [plan(1, begun_row(4, 6), new=(begun(32),))]),
+    ("starts at 16", [plan(1, long_row(), new=(long(1),)), plan(2, begun_row(4, 6), new=(long(0),))]),
     ("is also slot 0's", [plan(1, row(blocks=(3, 3)), new=(SEQUENCE,))]),
     ("two rows", [plan(1, row(0, 2), row(2, 3), new=(SEQUENCE,))]),
     ("comes after step 1", [plan(1), plan(1)]),
@@ -258,6 +282,14 @@ def test_a_freed_slot_and_its_blocks_are_free_in_the_same_plan(checkpoint: Path)
     runner = FakeRunner(a_spec(checkpoint))
     runner.step(plan(1, row(), new=(SEQUENCE,)))
     runner.step(plan(2, row(), new=(SEQUENCE,), freed=(0,)))
+
+
+def test_a_block_of_one_slot_may_begin_another_and_outlive_the_first(checkpoint: Path):
+    runner = FakeRunner(a_spec(checkpoint))
+    runner.step(plan(1, long_row(), new=(long(1),)))
+    runner.step(plan(2, begun_row(4, 6), new=(begun(16),)))
+    with pytest.raises(PlanError, match="block 4 is also slot 0's"):
+        runner.step(plan(3, msgspec.structs.replace(long_row(), block_table=[4, 7]), new=(long(1),), freed=(1,)))
 
 
 def test_a_closed_runner_does_not_step(checkpoint: Path):

@@ -61,19 +61,31 @@ class Driver:
         self.plans = 0
         self._free = list(reversed(range(runner.facts.num_blocks)))
         self._freed_slots: list[Slot] = []
+        self._shared: set[int] = set()
 
     def admit(self, slot: int, prompt: list[int], params: SamplingParams, output: Sequence[int] = ()) -> Driven:
         return Driven(Slot(slot), list(prompt), params, [], list(output))
 
+    def admit_after(self, computed: Driven, slot: int, prompt: list[int], params: SamplingParams) -> Driven:
+        """Shares the full blocks of the tokens that both begin with."""
+        sequence = self.admit(slot, prompt, params)
+        alike = [a == b for a, b in zip(computed.tokens[: computed.computed], prompt[:-1], strict=False)]
+        num_blocks = [*alike, False].index(False) // self.runner.facts.block_size
+        sequence.blocks = computed.blocks[:num_blocks]
+        sequence.computed = num_blocks * self.runner.facts.block_size
+        self._shared.update(sequence.blocks)
+        return sequence
+
     def free(self, sequence: Driven) -> None:
-        self._free.extend(sequence.blocks)
+        """Shared blocks are not used again."""
+        self._free.extend(block for block in sequence.blocks if block not in self._shared)
         self._freed_slots.append(sequence.slot)
 
     def step(self, *work: tuple[Driven, int], bitmasks: dict[Slot, bytes] | None = None) -> StepResult:
         """One plan that computes the next so many tokens of each sequence, sampling those that catch up."""
         rows = [self._row(sequence, count, (bitmasks or {}).get(sequence.slot)) for sequence, count in work]
         new = [
-            NewSequence(s.slot, RequestId(f"r{s.slot}"), list(s.prompt), list(s.output), s.params)
+            NewSequence(s.slot, RequestId(f"r{s.slot}"), list(s.prompt), list(s.output), s.params, s.computed)
             for s, _ in work
             if not s.admitted
         ]
@@ -202,6 +214,25 @@ def check_resumed_sequence_goes_on(make_runner: MakeRunner, driver: Driver) -> N
         assert resumed.output == whole.output
 
 
+def check_shared_blocks_begin_a_sequence(make_runner: MakeRunner, driver: Driver) -> None:
+    """Also while their first owner goes on, and after it has left."""
+    wish = params(6, temperature=0.8)
+    first = driver.admit(0, _prompt(driver, 40), params(12))
+    driver.step((first, 40))
+    prompt = [*first.tokens[:33], 5, 6, 7]
+    expected = driver.admit(1, prompt, wish)
+    driver.run(expected)
+    driver.free(expected)
+    beside = driver.admit_after(first, 2, prompt, wish)
+    assert beside.computed > 0
+    while len(beside.output) < 6:
+        driver.step((beside, len(beside.tokens) - beside.computed), (first, 1))
+    driver.free(first)
+    after = driver.admit_after(beside, 3, prompt, wish)
+    driver.run(after, chunk=3)
+    assert expected.output == beside.output == after.output
+
+
 def check_logprobs_shapes(make_runner: MakeRunner, driver: Driver) -> None:
     for count in (None, 0, 3):
         sequence = driver.admit(0, _prompt(driver, 9), params(4, temperature=0.9, logprobs=count))
@@ -252,6 +283,7 @@ CHECKS: tuple[Callable[[MakeRunner, Driver], None], ...] = (
     check_tokens_do_not_depend_on_chunks_or_company,
     check_freed_slot_forgets,
     check_resumed_sequence_goes_on,
+    check_shared_blocks_begin_a_sequence,
     check_logprobs_shapes,
     check_prompt_logprobs_cover_the_prompt,
     check_grammar_bitmask_binds,

@@ -44,6 +44,7 @@ def a_request(
     priority: int = 0,
     arrival: float = 0.0,
     continuation: Iterable[int] = (),
+    salt: str = "",
     **params: object,
 ) -> EngineCoreRequest:
     """Greedy, five tokens at most, and EOS is ignored, unless `params` says otherwise."""
@@ -57,6 +58,7 @@ def a_request(
         arrival_time=arrival,
         priority=priority,
         continuation_token_ids=list(continuation),
+        cache_salt=salt,
     )
 
 
@@ -175,4 +177,5 @@ def _spec(checkpoint: Path, config: SchedulerConfig) -> EngineSpec:
         max_num_batched_tokens=config.max_num_batched_tokens,
         block_size=config.block_size,
         num_gpu_blocks_override=config.num_blocks,
+        enable_prefix_caching=config.enable_prefix_caching,
     )

@@ -64,7 +64,7 @@ def test_a_long_prompt_is_computed_in_chunks_and_emits_nothing_before_its_end(ti
 
 def test_decoding_goes_before_prompts_under_way_and_these_before_new_ones(tiny: Path):
     bench = Bench(tiny, a_config(max_num_batched_tokens=6))
-    bench.add(a_request("long", range(3, 15)))
+    bench.add(a_request("long", range(23, 35)))
     bench.step()  # six tokens of it
     bench.add(a_request("short", [9]))
     assert shares(bench.step()) == [(0, 6, 6, True)]
@@ -74,7 +74,7 @@ def test_decoding_goes_before_prompts_under_way_and_these_before_new_ones(tiny: 
 
 
 def test_the_budget_left_goes_to_the_next_in_line(tiny: Path):
-    bench = Bench(tiny, a_config(max_num_batched_tokens=8))
+    bench = Bench(tiny, a_config(max_num_batched_tokens=8, enable_prefix_caching=False))
     for name in ("a", "b", "c"):
         bench.add(a_request(name, range(3, 8)))
     assert shares(bench.step()) == [(0, 0, 5, True), (1, 0, 3, False)]
@@ -175,7 +175,7 @@ def test_preempted_sequences_give_the_same_tokens_as_undisturbed_ones(tiny: Path
 def test_the_worst_is_preempted_and_comes_back_first(tiny: Path, policy: str, victim: str):
     bench = Bench(tiny, a_config(num_blocks=5, max_num_seqs=2, policy=policy))
     bench.add(a_request("early", range(3, 10), arrival=1.0, priority=1, max_tokens=12))
-    bench.add(a_request("late", range(3, 10), arrival=2.0, priority=0, max_tokens=12))
+    bench.add(a_request("late", range(23, 30), arrival=2.0, priority=0, max_tokens=12))
     bench.add(a_request("waiting", [5], arrival=3.0, priority=1, max_tokens=1))
     bench.run()
     admitted = [new.request_id for plan in bench.plans for new in plan.new_sequences]

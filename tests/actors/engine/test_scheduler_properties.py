@@ -5,6 +5,7 @@ The dummy runner judges each plan (see gpu/fake_slots.py), and its tokens depend
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,7 +31,10 @@ from tests.helpers.scheduling import EOS, Bench, ScriptedGrammar, a_config, a_re
 
 MAX_MODEL_LEN = 24
 CLIENTS = st.sampled_from([ClientIndex(0), ClientIndex(0), ClientIndex(0), ClientIndex(1)])
-PROMPTS = st.lists(st.integers(3, 9), min_size=1, max_size=14)
+TOKENS = st.lists(st.integers(3, 9), min_size=1, max_size=6)
+PROMPTS = st.builds(list.__add__, st.sampled_from([[], [9], [9] * 5, [9] * 8]), TOKENS)
+"""Many begin alike, so that they find each other's blocks."""
+SALTS = st.sampled_from(["", "", "", "salt"])
 SCRIPT = [9, 8, 7, 6, 5, 4, 3, 9, 8, 7]
 PARAMS = st.fixed_dictionaries(
     {
@@ -99,6 +103,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         block_size=st.integers(1, 5),
         max_num_seqs=st.integers(2, 4),
         max_num_batched_tokens=st.integers(1, 9),
+        enable_prefix_caching=st.sampled_from([True, True, True, False]),
     )
     def open(self, num_tokens: int, **sizes: int):
         sizes["num_blocks"] = num_tokens // sizes["block_size"]
@@ -112,13 +117,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.integers(0, 2),
         arrival=st.integers(0, 3),
         known=st.sampled_from([0, 0, 2, 9]),
+        salt=SALTS,
     )
-    def add(self, prompt: list, params: dict, client: ClientIndex, priority: int, arrival: int, known: int):
+    def add(self, prompt: list, params: dict, client: ClientIndex, priority: int, arrival: int, known: int, salt: str):
         """Sometimes with tokens that an earlier incarnation made."""
-        request = a_request(
-            f"r{len(self.stories)}", prompt, client=client, priority=priority, arrival=float(arrival), **params
-        )
-        self.submit(request, known)
+        rank = {"client": client, "priority": priority, "arrival": float(arrival)}
+        self.submit(a_request(f"r{len(self.stories)}", prompt, salt=salt, **rank, **params), known)
 
     @rule(
         prompts=st.lists(st.lists(st.integers(3, 9), min_size=1, max_size=5), min_size=2, max_size=4),
@@ -210,12 +214,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert answer.finish_reason == (None if story.end is None else story.end.finish_reason)
 
     @invariant()
-    def blocks_and_slots_have_one_owner(self):
+    def blocks_and_slots_have_their_owners(self):
         live = list(self.scheduler._live.values())
-        blocks = [block for sequence in live for block in sequence.block_table]
+        blocks = Counter(block for sequence in live for block in sequence.block_table)
         slots = [sequence.slot for sequence in live if sequence.slot is not None]
         stats = self.scheduler.stats()
-        assert len(set(blocks)) == len(blocks) == stats.kv_blocks_used
+        assert [blocks[block] for block in range(self.bench.config.num_blocks)] == self.scheduler._pool._num_owners
+        assert len(blocks) == stats.kv_blocks_used
+        assert max(blocks.values(), default=1) == 1 or self.bench.config.enable_prefix_caching
+        for sequence in live:
+            own = sequence.block_table[sequence.num_published_blocks :]
+            assert all(blocks[block] == 1 for block in own), "a block is shared that is still written"
         assert len(set(slots)) == len(slots) == stats.num_requests_running
         assert stats.num_requests_running + stats.num_requests_waiting == len(live)
 
@@ -253,7 +262,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def run_undisturbed(self, request: EngineCoreRequest) -> Story:
         key = msgspec.msgpack.encode(request)
         if key not in self.undisturbed:
-            bench = Bench(self.checkpoint, a_config(max_num_batched_tokens=64, max_model_len=MAX_MODEL_LEN))
+            sizes = {"max_num_batched_tokens": 64, "max_model_len": MAX_MODEL_LEN, "enable_prefix_caching": False}
+            bench = Bench(self.checkpoint, a_config(**sizes))
             bench.add(request, grammar_for(request))
             bench.run()
             story = Story(request, list(request.continuation_token_ids))
