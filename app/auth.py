@@ -8,13 +8,14 @@ needs a key, whether or not it would reach a handler.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import secrets
 from collections.abc import Iterable, Sequence
 
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, Scope
 
 from app.failures import error_body
-from protocol.errors import BadRequestError
+from protocol.errors import BadRequestError, TrillmError
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics"})
 """What probes and Prometheus read. They run no model and tell nothing of any request."""
@@ -42,7 +43,7 @@ class AuthenticationMiddleware:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "invalid API key"})
         else:
-            await _refuse(send)
+            await _refuse(send, InvalidKeyError("Missing or invalid API key: send `Authorization: Bearer <key>`"))
 
     def _passes(self, scope: Scope) -> bool:
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
@@ -65,17 +66,43 @@ class AuthenticationMiddleware:
         return known and scheme.lower() == b"bearer"
 
 
-async def _refuse(send: ASGISendCallable) -> None:
-    body = error_body(InvalidKeyError("Missing or invalid API key: send `Authorization: Bearer <key>`"))
-    await send(
-        {
-            "type": "http.response.start",
-            "status": InvalidKeyError.status,
-            "headers": [
-                (b"content-type", b"application/json"),
-                (b"www-authenticate", b"Bearer"),
-                (b"content-length", str(len(body)).encode()),
-            ],
-        }
-    )
+class LoopbackMiddleware:
+    """Without keys, only who comes in over a loopback address (or a Unix socket) is served.
+
+    `trillm serve` does not listen elsewhere then; hypercorn's own command binds what it is told to, without asking us.
+    """
+
+    def __init__(self, app: ASGIFramework) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] not in ("http", "websocket") or _is_local(scope.get("server")):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": "no API key is configured"})
+        else:
+            await _refuse(send, NotLocalError("This server has no API key, so it answers on loopback addresses only"))
+
+
+class NotLocalError(BadRequestError):
+    status = 403
+    code = "loopback_only"
+
+
+def _is_local(server: tuple[str, int | None] | None) -> bool:
+    """Whether the address that the connection came in on is a loopback address or a Unix socket's path."""
+    if server is None or server[1] is None:
+        return True
+    try:
+        return ipaddress.ip_address(server[0]).is_loopback
+    except ValueError:
+        return False
+
+
+async def _refuse(send: ASGISendCallable, error: TrillmError) -> None:
+    body = error_body(error)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if isinstance(error, InvalidKeyError):
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tomllib
 from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,14 +42,14 @@ def make_app() -> App:
     return app
 
 
-def serve(model: str | None = None, /, *, settings: Annotated[Settings | None, Parameter(name="*")] = None) -> int:
+def serve(model: str | None = None, *, settings: Annotated[Settings | None, Parameter(name="*")] = None) -> int:
     """Serve MODEL until SIGTERM or Ctrl-C.
 
     MODEL is a GGUF file, a Hugging Face model directory, or a model's name on the Hub; without one it is the embedded
     default, SmolLM2-135M-Instruct. Each flag can also be set by the environment variable that is shown with it, or in
     a TOML file that TRILLM_CONFIG names.
 
-    Exit status: 0 after a signal, 1 if it could not start or go on.
+    Exit status: 0 after a signal, 1 if it could not start or go on, 2 for a flag that does not exist.
     """
     chosen = settings or Settings()
     set_up_logging(chosen.log_level)
@@ -96,6 +97,8 @@ def main() -> None:
         sys.exit(make_app()(result_action="return_value"))
     except TrillmError as error:  # a value that no setting may have
         sys.exit(refuse(error.message))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        sys.exit(refuse(f"{os.environ.get('TRILLM_CONFIG')} (TRILLM_CONFIG) cannot be read: {error}"))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import secrets
 from quart import Response, g, request
 from quart_trio import QuartTrio
 
-from app.auth import AuthenticationMiddleware
+from app.auth import AuthenticationMiddleware, LoopbackMiddleware
 from app.connection import Connection
 from app.failures import register_failures
 from app.grammar import GrammarCompiler
@@ -46,6 +46,8 @@ def create_app(services: Services) -> QuartTrio:
         app.register_blueprint(blueprint)
     if services.api_keys:
         app.asgi_app = AuthenticationMiddleware(app.asgi_app, services.api_keys)
+    else:
+        app.asgi_app = LoopbackMiddleware(app.asgi_app)
     return app
 
 

@@ -36,7 +36,6 @@ class Services:
     limits: Limits = field(factory=Limits)
     api_keys: tuple[str, ...] = ()
     """None: everybody may use every route."""
-    root_path: str = ""
     version: str = "0.0.0"
     clock: Callable[[], float] = time.time
     """Unix time in seconds, for the `created` fields."""

@@ -11,6 +11,8 @@ import math
 import multiprocessing
 import os
 import signal
+import socket
+import sys
 from importlib.metadata import version
 from typing import final
 
@@ -33,7 +35,7 @@ from app.render import ChatTemplate
 from app.services import Services
 from app.settings import Settings
 from app.tokenizer import Tokenizer
-from protocol.errors import UnavailableError
+from protocol.errors import StartError, TrillmError, UnavailableError
 
 KEEP_ALIVE_SECONDS = 120.0
 """Longer than the pools of usual clients and proxies keep an idle connection, so that it is they who close it."""
@@ -70,7 +72,6 @@ class Service:
             metrics=Metrics(self.client, names[0]),
             limits=settings.limits,
             api_keys=settings.api_key,
-            root_path=settings.root_path,
             version=version("trillm"),
         )
         self.app: QuartTrio = create_app(self.services)
@@ -98,8 +99,8 @@ async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
     service = Service(settings, checkpoint)
     config = hypercorn_config(settings)
     sockets = config.create_sockets()
-    for socket in sockets.insecure_sockets:
-        socket.listen(config.backlog)
+    for listener in sockets.insecure_sockets:
+        listener.listen(config.backlog)
     stop = trio.Event()
     async with trio.open_nursery() as actors:
         actors.start_soon(service.run_actors)
@@ -148,13 +149,17 @@ async def announce(service: Service, url: str | None) -> None:
 
 
 def hint(service: Service, url: str | None) -> str:
-    """How to call it, for copying into a shell."""
+    """How to call it, for copying into a shell: a short answer, which comes soon also from a slow machine."""
     if url is None:
         return ""
     key = " -H 'Authorization: Bearer KEY'" if service.settings.api_key else ""
-    body = f'{{"model": "{service.model_name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     header = "-H 'Content-Type: application/json'"
-    return f" at {url}/v1 — try: curl {url}/v1/chat/completions{key} {header} -d '{body}'"
+    if service.services.template is None:
+        path, ask = "completions", '"prompt": "The sky is"'
+    else:
+        path, ask = "chat/completions", '"messages": [{"role": "user", "content": "What is the capital of France?"}]'
+    body = f'{{"model": "{service.model_name}", {ask}, "max_tokens": 32, "temperature": 0}}'
+    return f" at {url}/v1 — try: curl {url}/v1/{path}{key} {header} -d '{body}'"
 
 
 async def stop_on_signal(service: Service, stop: trio.Event) -> None:
@@ -178,8 +183,7 @@ def drain_limit(service: Service) -> float:
 
 
 async def stop_on_failure(service: Service, stop: trio.Event) -> None:
-    await service.client.failed.wait()
-    logger.critical("cannot go on: %s", service.client.failure)
+    await service.client.failed.wait()  # the supervisor has said why
     stop.set()
 
 
@@ -189,13 +193,31 @@ async def stop_on_failure(service: Service, stop: trio.Event) -> None:
 def create_app_from_environment() -> QuartTrio:
     """As `trillm serve` without arguments would serve it: MODEL and settings from TRILLM_* and TRILLM_CONFIG.
 
-    Raises BadRequestError or CheckpointError. Fetches the model if it is not there yet.
+    Fetches the model if it is not there yet. What cannot be served ends this process with one sentence.
     """
-    from app.cli import fetch, set_up_logging, settings_from_environment
+    from app.cli import fetch, refuse, set_up_logging, settings_from_environment
 
-    model, settings = settings_from_environment()
-    set_up_logging(settings.log_level)
-    return attach_to_lifespan(Service(settings, fetch(model, settings)))
+    try:
+        model, settings = settings_from_environment()
+        set_up_logging(settings.log_level)
+        claim_to_be_the_only_worker()
+        return attach_to_lifespan(Service(settings, fetch(model, settings)))
+    except TrillmError as error:
+        sys.exit(refuse(error.message))
+
+
+def claim_to_be_the_only_worker() -> None:
+    """Each worker would start an engine of its own. Raises StartError if hypercorn has started another one.
+
+    The claim is an abstract socket address, which the kernel gives back when this process ends, however it ends.
+    """
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0trillm-worker-of-{os.getppid()}")
+    except OSError as error:
+        claim.close()
+        raise StartError("hypercorn has another worker already: run it with one (-w 1)") from error
+    claim.detach()  # kept open for the life of the process
 
 
 def attach_to_lifespan(service: Service) -> QuartTrio:
@@ -220,8 +242,7 @@ async def live_in_worker(service: Service) -> None:
         nursery.start_soon(service.run_actors)
         nursery.start_soon(leave_termination_to_master)
         nursery.start_soon(announce, service, None)
-        await service.client.failed.wait()
-        logger.critical("cannot go on: %s", service.client.failure)
+        await service.client.failed.wait()  # the supervisor has said why
         if multiprocessing.parent_process() is None:
             os.kill(os.getpid(), signal.SIGINT)  # `-w 0`: the signal that hypercorn handles in an orderly way
         else:

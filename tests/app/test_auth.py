@@ -9,7 +9,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.auth import PUBLIC_PATHS, AuthenticationMiddleware
+from app.auth import PUBLIC_PATHS, AuthenticationMiddleware, LoopbackMiddleware
 from tests.helpers.app_under_test import AppUnderTest, make_app
 from tests.helpers.asgi import Exchange, http_scope
 
@@ -157,3 +157,30 @@ async def test_one_spelling_per_route_even_with_a_key() -> None:
     for path in ("/v1//completions", "/v1/completions/", "/V1/completions"):
         assert (await send(under_test, "POST", path, RIGHT)).status == 404
     assert under_test.engine.prompts == []
+
+
+@pytest.mark.parametrize(
+    ("server", "status"),
+    [
+        (("127.0.0.1", 8000), 200),
+        (("::1", 8000), 200),
+        (("/run/trillm.sock", None), 200),
+        (None, 200),
+        (("192.0.2.1", 8000), 403),
+        (("2001:db8::1", 8000), 403),
+        (("odd", 8000), 403),
+    ],
+)
+async def test_without_keys_only_loopback_addresses_are_answered(server, status):
+    """hypercorn's command may be bound to any address without asking us."""
+    sent = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(event):
+        sent.append(event)
+
+    await LoopbackMiddleware(app)({"type": "http", "server": server}, None, send)
+
+    assert sent[0]["status"] == status

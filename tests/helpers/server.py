@@ -81,9 +81,7 @@ class Server:
 @asynccontextmanager
 async def open_process(arguments: list[str], **environment: str) -> AsyncIterator[Server]:
     """Run a command and collect its stderr; afterwards it is stopped, and none of its children may be left."""
-    process = subprocess.Popen(
-        arguments, stderr=subprocess.PIPE, env=os.environ | environment, cwd="/"
-    )
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=os.environ | environment, cwd="/")
     server = Server(process)
     known: dict[str, int] = {}
     try:
