@@ -142,5 +142,6 @@ class Settings:
             threads=self.threads,
             max_logprobs=self.max_logprobs,
             dummy_step_seconds=self.dummy_step_seconds,
+            cache_directory=str(self.cache_directory),
         )
         return HouseSpec(engine=engine)

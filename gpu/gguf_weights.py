@@ -7,11 +7,10 @@ loading time: the simple formats are unpacked here, four times as fast as the gg
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
-import gguf
 import msgspec
 import numpy as np
 import torch
@@ -70,6 +69,7 @@ class GgufWeights:
         self._permuted = index.architecture in PERMUTED
         self._head_dims = head_dims
         self.num_bytes = sum(tensor.nbytes for tensor in index.tensors)
+        self.files = [path]
 
     @classmethod
     def open(cls, path: Path) -> GgufWeights:
@@ -98,19 +98,36 @@ class GgufWeights:
         return gguf_name(name) in self._tensors
 
     def read(self, name: str, into: torch.Tensor) -> int:
-        tensor = self._tensors.get(gguf_name(name))
-        if tensor is None:
-            raise CheckpointError(f"{self._path}: tensor {gguf_name(name)} of shape {list(into.shape)} is missing")
-        if tensor.shape != list(into.shape):
-            raise wrong_shape(self._path, tensor.name, tensor.shape, into.shape)
-        values = self._dequantised(tensor)
-        if self._permuted and ".self_attn." in name and (".q_proj." in name or ".k_proj." in name):
+        tensor = self._tensor(name, into.shape)
+        blocks = self._blocks(tensor)
+        values = torch.from_numpy(QUANTISATIONS[tensor.type].decode(blocks)).view(tensor.shape)
+        if self._is_permuted(name):
             values = unpermuted(values, self._head_dims.value)
         into.copy_(values)
         return tensor.nbytes
 
-    def _dequantised(self, tensor: GgufTensor) -> torch.Tensor:
-        """float32 or float16 in the tensor's shape."""
+    def kind(self, name: str, shape: tuple[int, int]) -> str:
+        return self._tensor(name, shape).type
+
+    def raw(self, name: str, shape: tuple[int, int]) -> np.ndarray:
+        rows = self._blocks(self._tensor(name, shape)).reshape(shape[0], -1)
+        if self._is_permuted(name):
+            rows = rows[unpermuted(torch.arange(shape[0]), self._head_dims.value).numpy()]
+        return rows
+
+    def _is_permuted(self, name: str) -> bool:
+        return self._permuted and ".self_attn." in name and (".q_proj." in name or ".k_proj." in name)
+
+    def _tensor(self, name: str, shape: Sequence[int]) -> GgufTensor:
+        tensor = self._tensors.get(gguf_name(name))
+        if tensor is None:
+            raise CheckpointError(f"{self._path}: tensor {gguf_name(name)} of shape {list(shape)} is missing")
+        if tensor.shape != list(shape):
+            raise wrong_shape(self._path, tensor.name, tensor.shape, shape)
+        return tensor
+
+    def _blocks(self, tensor: GgufTensor) -> np.ndarray:
+        """[blocks, block_bytes] uint8."""
         quantisation = QUANTISATIONS.get(tensor.type)
         if quantisation is None:
             known = ", ".join(QUANTISATIONS)
@@ -123,8 +140,7 @@ class GgufWeights:
                 f"{self._path}: tensor {tensor.name} of type {tensor.type} and shape {tensor.shape} should take "
                 f"{expected} bytes; the index says {tensor.nbytes} at {tensor.offset} of {self._data.size}"
             )
-        raw = self._data[tensor.offset : end].reshape(-1, quantisation.block_bytes)
-        return torch.from_numpy(quantisation.decode(raw)).view(tensor.shape)
+        return self._data[tensor.offset : end].reshape(-1, quantisation.block_bytes)
 
 
 class HeadDims(msgspec.Struct, frozen=True):
@@ -209,8 +225,13 @@ def _bf16(blocks: np.ndarray) -> np.ndarray:
     return (blocks.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
-def _with_gguf(kind: gguf.GGMLQuantizationType) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda blocks: gguf.quants.dequantize(blocks, kind)
+def _with_gguf(kind: str) -> Callable[[np.ndarray], np.ndarray]:
+    def decode(blocks: np.ndarray) -> np.ndarray:
+        import gguf  # takes a moment, which only those who need it should spend
+
+        return gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind])
+
+    return decode
 
 
 QUANTISATIONS = {
@@ -220,7 +241,7 @@ QUANTISATIONS = {
     "Q4_0": Quantisation(32, 18, _q4_0),
     "Q4_1": Quantisation(32, 20, _q4_1),
     "Q8_0": Quantisation(32, 34, _q8_0),
-    "Q4_K": Quantisation(256, 144, _with_gguf(gguf.GGMLQuantizationType.Q4_K)),
-    "Q5_K": Quantisation(256, 176, _with_gguf(gguf.GGMLQuantizationType.Q5_K)),
-    "Q6_K": Quantisation(256, 210, _with_gguf(gguf.GGMLQuantizationType.Q6_K)),
+    "Q4_K": Quantisation(256, 144, _with_gguf("Q4_K")),
+    "Q5_K": Quantisation(256, 176, _with_gguf("Q5_K")),
+    "Q6_K": Quantisation(256, 210, _with_gguf("Q6_K")),
 }

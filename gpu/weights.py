@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -26,6 +27,8 @@ class WeightSource(Protocol):
 
     num_bytes: int
     """Of all tensors as they lie in the files: the measure of progress."""
+    files: list[Path]
+    """Those that hold tensors."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -33,6 +36,16 @@ class WeightSource(Protocol):
         """Fill `into`, whose shape is the expected one; convert to its dtype. Returns the bytes read from the file.
 
         Raises CheckpointError for a tensor that is missing, cut off, of another shape or of an unknown type.
+        """
+
+    def kind(self, name: str, shape: tuple[int, int]) -> str:
+        """GGUF's name of the tensor's type: "F32", "BF16", "Q4_1", … Raises CheckpointError if it is missing; `shape` is
+        what it should have."""
+
+    def raw(self, name: str, shape: tuple[int, int]) -> np.ndarray:
+        """The bytes of a matrix of this shape as they lie in the file, [rows, bytes per row] uint8; not to be written.
+
+        Raises CheckpointError as `read` does.
         """
 
 
@@ -56,6 +69,7 @@ class SafetensorsWeights:
         self._names = ", ".join(path.name for path in paths)
         self._paths: dict[str, Path] = {}
         self._files: dict[Path, Any] = {}
+        self.files = list(paths)
         self.num_bytes = 0
         for path in paths:
             try:
@@ -89,16 +103,30 @@ class SafetensorsWeights:
         return name in self._paths
 
     def read(self, name: str, into: torch.Tensor) -> int:
-        path = self._paths.get(name)
-        if path is None:
-            raise CheckpointError(f"tensor {name} of shape {list(into.shape)} is missing in {self._names}")
-        tensor = self._files[path].get_tensor(name)
-        if tensor.shape != into.shape:
-            raise wrong_shape(path, name, tensor.shape, into.shape)
-        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise CheckpointError(f"{path}: tensor {name} has type {tensor.dtype}, which is not computed here")
+        tensor = self._tensor(name, into.shape)
         into.copy_(tensor)
         return tensor.nbytes
+
+    def kind(self, name: str, shape: tuple[int, int]) -> str:
+        return self._files[self._path(name, shape)].get_slice(name).get_dtype()
+
+    def raw(self, name: str, shape: tuple[int, int]) -> np.ndarray:
+        return self._tensor(name, shape).view(torch.uint8).numpy()
+
+    def _path(self, name: str, shape: Sequence[int]) -> Path:
+        path = self._paths.get(name)
+        if path is None:
+            raise CheckpointError(f"tensor {name} of shape {list(shape)} is missing in {self._names}")
+        return path
+
+    def _tensor(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+        path = self._path(name, shape)
+        tensor = self._files[path].get_tensor(name)
+        if list(tensor.shape) != list(shape):
+            raise wrong_shape(path, name, tensor.shape, shape)
+        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise CheckpointError(f"{path}: tensor {name} has type {tensor.dtype}, which is not computed here")
+        return tensor
 
 
 def wrong_shape(path: Path, name: str, found: Sequence[int], expected: Sequence[int]) -> CheckpointError:

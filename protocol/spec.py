@@ -51,6 +51,8 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     max_logprobs: int = 20
     dummy_step_seconds: float = 0.0
     """How long the dummy runner's step takes."""
+    cache_directory: str | None = None
+    """Where built CPU kernels and laid-out weights are kept; None keeps none."""
     enable_prefix_caching: bool = True
     """Sequences with the same beginning share its KV blocks."""
 

@@ -17,7 +17,7 @@ from gpu.layers.linear import Linear, can_pack, make_linear
 from gpu.layers.mlp import GatedMLP
 from gpu.layers.norm import RMSNorm
 from gpu.layers.rope import RotaryEmbedding
-from gpu.weights import WeightLoader
+from gpu.weights import WeightLoader, WeightSource
 
 
 @attrs.frozen(eq=False)
@@ -72,17 +72,26 @@ class Decoder:
         return self.head(self.norm(hidden)).float()
 
 
-def _embedding_and_head(config: ModelConfig, loader: WeightLoader) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tied: one matrix, whichever of the two is stored (a stored head beside the embedding is ignored). Untied: both
-    must be there. Without a word in config.json the model is tied exactly if no head is stored."""
+def tied_embedding(config: ModelConfig, source: WeightSource) -> tuple[str, str]:
+    """The names of the embedding's and the head's tensor.
+
+    Tied: one matrix, whichever of the two is stored (a stored head beside the embedding is ignored). Untied: both must
+    be there. Without a word in config.json the model is tied exactly if no head is stored."""
     embedding, head = "model.embed_tokens.weight", "lm_head.weight"
     tied = config.tie_word_embeddings
     if tied is None:
-        tied = head not in loader.source
-    if tied and embedding not in loader.source and head in loader.source:
+        tied = head not in source
+    if tied and embedding not in source and head in source:
         embedding = head
+    return embedding, embedding if tied else head
+
+
+def _embedding_and_head(config: ModelConfig, loader: WeightLoader) -> tuple[torch.Tensor, torch.Tensor]:
+    embedding, head = tied_embedding(config, loader.source)
     matrix = loader.matrix([(embedding, config.vocab_size)], config.hidden_size)
-    return matrix, matrix if tied else loader.matrix([(head, config.vocab_size)], config.hidden_size)
+    if head == embedding:
+        return matrix, matrix
+    return matrix, loader.matrix([(head, config.vocab_size)], config.hidden_size)
 
 
 def _layer(config: ModelConfig, loader: WeightLoader, layer: int) -> DecoderLayer:

@@ -56,7 +56,9 @@ def checkpoint():
 
 @pytest.fixture(scope="module")
 def runner(checkpoint):
-    spec = EngineSpec(EngineIndex(0), Epoch(1), "", {}, str(checkpoint), device="cpu", threads=1, max_model_len=512)
+    spec = EngineSpec(
+        EngineIndex(0), Epoch(1), "", {}, str(checkpoint), device="cpu", dtype="float32", threads=1, max_model_len=512
+    )
     return TorchRunner.load(spec, lambda _: None)
 
 

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from gpu.torch_runner import PROMPT_LOGITS_ROWS, TorchRunner, compute_threads, pick_device
+from gpu.load_model import compute_threads, pick_device
+from gpu.torch_runner import PROMPT_LOGITS_ROWS, TorchRunner
 from protocol.errors import CheckpointError, StartError
 from protocol.ids import EngineIndex, Epoch, RequestId, Slot
 from protocol.spec import EngineSpec
@@ -36,7 +37,7 @@ def poisoned(checkpoint):
     """A runner whose model gives NaN for whoever sees POISON."""
     runner = load(checkpoint)
     with torch.inference_mode():
-        runner._model.embedding[POISON] = math.nan
+        runner._model.decoder.embedding[POISON] = math.nan
     return runner
 
 

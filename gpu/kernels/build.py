@@ -1,0 +1,100 @@
+"""Builds the kernels with the system's C++ compiler, once per source, compiler and processor. Used by library.
+
+A built library lies in the cache directory under a name that says what it was built from: another processor, as in a
+home directory that machines share, or another version of the source gets its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+SOURCE = Path(__file__).parent / "src"
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-march=native",
+    "-ffp-contract=off",  # a fused multiply-add only where the source says so: results must not depend on the compiler
+    "-fno-math-errno",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+)
+TIMEOUT_SECONDS = 300.0
+
+logger = logging.getLogger("trillm.kernels")
+
+
+class BuildError(Exception):
+    """The kernels cannot be built here; the text says why in one line."""
+
+
+def built_library(cache_directory: Path, definitions: Sequence[str] = ()) -> Path:
+    """The shared library in the cache, built first if it is not there. `definitions` are macros ("NAME=value").
+
+    Raises BuildError without a compiler, if it fails, or if the cache cannot be written.
+    """
+    compiler = _find_compiler()
+    options = (*FLAGS, *(f"-D{definition}" for definition in definitions))
+    library = cache_directory / "kernels" / f"{_key(compiler, options)}.so"
+    if library.exists():
+        return library
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=library.parent) as scratch:
+            made = Path(scratch) / library.name
+            logger.info("building the CPU kernels with %s (once; some seconds)", compiler)
+            _compile(compiler, options, made)
+            made.replace(library)
+    except OSError as error:
+        raise BuildError(f"{library.parent} cannot be written: {error.strerror or error}") from error
+    return library
+
+
+def _find_compiler() -> str:
+    for name in COMPILERS:
+        if path := shutil.which(name):
+            return path
+    raise BuildError(f"no C++ compiler is installed (none of {', '.join(COMPILERS)})")
+
+
+def _compile(compiler: str, options: Sequence[str], output: Path) -> None:
+    command = [compiler, *options, str(SOURCE / "program.cpp"), "-o", str(output)]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{compiler} took more than {TIMEOUT_SECONDS:.0f} s") from error
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        raise BuildError(f"{compiler} failed: {errors[0] if errors else f'status {done.returncode}'}")
+
+
+def _key(compiler: str, options: Sequence[str]) -> str:
+    """What the result depends on, hashed."""
+    status = Path(compiler).stat()
+    parts = [platform.machine(), _cpu_flags(), os.path.realpath(compiler), str(status.st_mtime_ns), *options]
+    digest = hashlib.sha256("\0".join(parts).encode())
+    for source in sorted(SOURCE.iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()[:20]
+
+
+def _cpu_flags() -> str:
+    """The processor's instruction sets, which -march=native goes by."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return platform.processor()
+    for line in cpuinfo.read_text().splitlines():
+        if line.startswith(("flags", "Features")):
+            return line
+    return platform.processor()

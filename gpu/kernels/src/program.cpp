@@ -1,0 +1,192 @@
+// Runs a list of operations, each on all threads of a pool: what gpu/kernels/library.py calls.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "activations.h"
+#include "attention.h"
+#include "linear.h"
+#include "matrix.h"
+#include "operations.h"
+#include "pool.h"
+#include "rows.h"
+
+namespace trillm {
+namespace {
+
+int divided_up(int number, int by) { return (number + by - 1) / by; }
+
+// Calls function(token) for all tokens, in chunks of about 16,384 numbers: a few microseconds each.
+template <class Function>
+void for_each_token(Pool& pool, const Step& step, int row_size, const Function& function) {
+    const int together = std::max(1, 16384 / row_size);
+    pool.run(divided_up(step.tokens, together), [&](int chunk) {
+        const int last = std::min(step.tokens, (chunk + 1) * together);
+        for (int token = chunk * together; token < last; token++) function(token);
+    });
+}
+
+void run(const Embed& op, const Step& step, Pool& pool) {
+    for_each_token(pool, step, op.table.columns, [&](int token) {
+        read_row(op.table, step.token_ids[token], op.into + static_cast<size_t>(token) * op.table.columns);
+    });
+}
+
+int position_of(const Step& step, int token) {
+    const Span& span = step.span[step.span_of[token]];
+    return span.start + token - span.first_token;
+}
+
+void run(const Angles& op, const Step& step, Pool& pool) {
+    for_each_token(pool, step, op.pairs * 16, [&](int token) {
+        const float position = static_cast<float>(position_of(step, token));
+        for (int i = 0; i < op.pairs; i++) {
+            const float angle = position * op.frequencies[i];
+            op.cos[token * op.pairs + i] = std::cos(angle) * op.factor;
+            op.sin[token * op.pairs + i] = std::sin(angle) * op.factor;
+        }
+    });
+}
+
+void run(const Norm& op, const Step& step, Pool& pool) {
+    for_each_token(pool, step, op.size, [&](int token) {
+        float* into = op.into + static_cast<size_t>(token) * op.size;
+        rms_norm(op.x + static_cast<size_t>(token) * op.size, op.weight, op.eps, op.size, into);
+        if (op.quantised.values) quantise_row(into, op.size, op.quantised, token);
+    });
+}
+
+void run(const Quantise& op, const Step& step, Pool& pool) {
+    for_each_token(pool, step, op.size, [&](int token) {
+        quantise_row(op.x + static_cast<size_t>(token) * op.size, op.size, op.quantised, token);
+    });
+}
+
+// Chunks are some groups of rows times at most 64 tokens, whose activations stay in the cache meanwhile.
+void run(const Linear& op, const Step& step, Pool& pool) {
+    constexpr int kTokens = 64;
+    constexpr int kChunksPerThread = 6;
+    constexpr int kLeast = 1 << 17;  // multiplications that are worth a chunk
+    const int groups = divided_up(op.weight.rows, kLanes);
+    const int token_tiles = divided_up(step.tokens, kTokens);
+    const int64_t group_work = static_cast<int64_t>(kLanes) * op.weight.columns * std::min(step.tokens, kTokens);
+    const int least = static_cast<int>(std::max<int64_t>(1, kLeast / group_work));
+    const int wanted = divided_up(groups * token_tiles, pool.threads() * kChunksPerThread);
+    const int together = std::clamp(wanted, std::min(least, groups), groups);
+    const int pieces = divided_up(groups, together);
+    pool.run(pieces * token_tiles, [&](int chunk) {
+        const int group = chunk % pieces * together, token = chunk / pieces * kTokens;
+        linear(op.weight, op.in, op.out, group, std::min(groups, group + together), token,
+               std::min(step.tokens, token + kTokens));
+    });
+}
+
+void run(const Rotate& op, const Step& step, Pool& pool) {
+    const auto [heads, kv_heads, head_dim] = op.heads;
+    const int width = (heads + 2 * kv_heads) * head_dim, pairs = head_dim / 2;
+    const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+    const size_t block_stride = static_cast<size_t>(kv_heads) * step.block_size * head_dim;
+    for_each_token(pool, step, width, [&](int token) {
+        float* row = op.qkv + static_cast<size_t>(token) * width;
+        const float* cos = op.cos + static_cast<size_t>(token) * pairs;
+        const float* sin = op.sin + static_cast<size_t>(token) * pairs;
+        for (int h = 0; h < heads + kv_heads; h++) {
+            float* head = row + h * head_dim;
+            const float* norm = h < heads ? op.query_norm : op.key_norm;
+            if (norm) rms_norm(head, norm, op.eps, head_dim, head);
+            rotate(head, cos, sin, head_dim);
+        }
+        for (int i = 0; i < heads * head_dim; i++) row[i] *= scale;
+
+        const int position = position_of(step, token);
+        const int32_t* blocks = step.blocks + step.span[step.span_of[token]].first_block;
+        const int offset = position % step.block_size;
+        const size_t block = blocks[position / step.block_size] * block_stride;
+        const float* keys = row + heads * head_dim;
+        const float* values = keys + kv_heads * head_dim;
+        for (int h = 0; h < kv_heads; h++) {
+            const size_t start = block + static_cast<size_t>(h) * step.block_size * head_dim;
+            Half row_of_keys[kMaxHeadDim];
+            for (int i = 0; i < head_dim; i += kLanes) {
+                store(row_of_keys + i, load(keys + h * head_dim + i));
+                store(op.cache.values + start + static_cast<size_t>(offset) * head_dim + i,
+                      load(values + h * head_dim + i));
+            }
+            for (int i = 0; i < head_dim; i++)
+                op.cache.keys[start + static_cast<size_t>(i) * step.block_size + offset] = row_of_keys[i];
+        }
+    });
+}
+
+void run(const Attend& op, const Step& step, Pool& pool) {
+    const auto [heads, kv_heads, head_dim] = op.heads;
+    const int width = (heads + 2 * kv_heads) * head_dim, per_kv_head = heads / kv_heads;
+    const size_t head_stride = static_cast<size_t>(step.block_size) * head_dim;
+    pool.run(step.tasks * kv_heads, [&](int chunk) {
+        const int32_t* task = step.task + chunk / kv_heads * 3;
+        const int kv_head = chunk % kv_heads;
+        const Span& span = step.span[task[0]];
+        const CachedHead cached{op.cache.keys + kv_head * head_stride,
+                                op.cache.values + kv_head * head_stride,
+                                step.blocks + span.first_block,
+                                kv_heads * head_stride,
+                                step.block_size,
+                                head_dim};
+        Query queries[kQueries];
+        int count = 0;
+        for (int i = task[1]; i < task[1] + task[2]; i++) {
+            const size_t token = span.first_token + i;
+            const int position = span.start + i;
+            const int first = op.window > 0 ? std::max(0, position + 1 - op.window) : 0;
+            for (int h = kv_head * per_kv_head; h < (kv_head + 1) * per_kv_head; h++) {
+                queries[count++] = {op.qkv + token * width + h * head_dim,
+                                    op.into + (token * heads + h) * head_dim, first, position + 1};
+                if (count == kQueries) {
+                    attend(cached, queries, count);
+                    count = 0;
+                }
+            }
+        }
+        attend(cached, queries, count);
+    });
+}
+
+void run(const Gate& op, const Step& step, Pool& pool) {
+    for_each_token(pool, step, op.size * 2, [&](int token) {
+        float* into = op.into + static_cast<size_t>(token) * op.size;
+        gated_silu(op.gate_up + static_cast<size_t>(token) * op.size * 2, op.size, into);
+        if (op.quantised.values) quantise_row(into, op.size, op.quantised, token);
+    });
+}
+
+void run(const Operation& operation, const Step& step, Pool& pool) {
+    switch (operation.kind) {
+        case Kind::embed: return run(reinterpret_cast<const Embed&>(operation), step, pool);
+        case Kind::angles: return run(reinterpret_cast<const Angles&>(operation), step, pool);
+        case Kind::norm: return run(reinterpret_cast<const Norm&>(operation), step, pool);
+        case Kind::quantise: return run(reinterpret_cast<const Quantise&>(operation), step, pool);
+        case Kind::linear: return run(reinterpret_cast<const Linear&>(operation), step, pool);
+        case Kind::rotate: return run(reinterpret_cast<const Rotate&>(operation), step, pool);
+        case Kind::attend: return run(reinterpret_cast<const Attend&>(operation), step, pool);
+        case Kind::gate: return run(reinterpret_cast<const Gate&>(operation), step, pool);
+    }
+}
+
+}  // namespace
+}  // namespace trillm
+
+extern "C" {
+
+int trillm_lanes() { return trillm::kLanes; }
+
+trillm::Pool* trillm_open_pool(int threads) { return new trillm::Pool(threads); }
+
+void trillm_close_pool(trillm::Pool* pool) { delete pool; }
+
+void trillm_run(trillm::Pool* pool, const trillm::Operation* const* operations, int count, const trillm::Step* step) {
+    for (int i = 0; i < count; i++) trillm::run(*operations[i], *step, *pool);
+}
+
+}  // extern "C"

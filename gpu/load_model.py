@@ -1,0 +1,100 @@
+"""From an engine's spec to a model that computes: which implementation, in what data type, with how large a KV pool.
+
+Used by gpu/torch_runner. "auto" on a CPU is the kernels (gpu/native_model) for weights of 16 bits and less, as far as
+they do what the model needs, and float32 in torch otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import torch
+
+from gpu.config import ModelConfig
+from gpu.kernels.laid_out import laid_out_path, open_laid_out
+from gpu.kernels.library import open_library
+from gpu.kv_pool import KvPool, KvPoolSize, free_bytes, kv_pool_size
+from gpu.model import Model
+from gpu.models.decoder import Decoder
+from gpu.native_model import KV_DTYPE, NativeModel, NativePlan, why_not
+from gpu.runner import Report
+from gpu.torch_model import TorchModel
+from gpu.weights import GGUF_INDEX, WeightLoader, WeightSource, open_weights
+from protocol.errors import CheckpointError, StartError
+from protocol.spec import EngineSpec
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+logger = logging.getLogger("trillm.load")
+
+
+def load_model(spec: EngineSpec, report: Report) -> tuple[Model, KvPoolSize]:
+    """Load the checkpoint that `spec` names. Raises CheckpointError if it cannot be served, StartError if the device or
+    the data type is not to be had here."""
+    torch.set_num_threads(1)  # copying is bound by memory, and threads that wait for each other slow it down
+    config = ModelConfig.read(Path(spec.checkpoint))
+    device = pick_device(spec.device)
+    dtype = pick_dtype(spec.dtype, config, device)
+    source = open_weights(Path(spec.checkpoint))
+    if spec.dtype == "auto" and device.type == "cpu" and (native := _native(spec, config, source, report)) is not None:
+        return native
+    loader = WeightLoader(source, dtype, device, report)
+    decoder = Decoder.load(config, loader)
+    size = kv_pool_size(spec, config, dtype, *free_bytes(device))
+    model = TorchModel(decoder, config, KvPool(size, config, dtype, device), loader.num_bytes)
+    torch.set_num_threads(compute_threads(spec.threads))
+    return model, size
+
+
+def _native(
+    spec: EngineSpec, config: ModelConfig, source: WeightSource, report: Report
+) -> tuple[NativeModel, KvPoolSize] | None:
+    """None, with a line in the log, if this model is not for the kernels. torch, which then only samples, is left with
+    one thread."""
+    plan = NativePlan(config, source)
+    if reason := why_not(config, spec.block_size) or plan.why_not():
+        logger.info("computing with torch in float32: %s", reason)
+        return None
+    cache = None if spec.cache_directory is None else Path(spec.cache_directory)
+    library = open_library(cache)
+    if library is None:
+        return None
+    directory = None if cache is None else cache / "laid-out"
+    if (Path(spec.checkpoint) / GGUF_INDEX).exists():  # a directory of our own
+        directory = Path(spec.checkpoint)
+    path = None if directory is None else laid_out_path(directory, source.files, library.lanes)
+    laid_out = open_laid_out(path, plan.stacks, source, library.lanes)
+    weights = plan.weights(laid_out, WeightLoader(source, torch.float32, torch.device("cpu"), report))
+    size = kv_pool_size(spec, config, KV_DTYPE, *free_bytes(torch.device("cpu")))
+    pool = KvPool(size, config, KV_DTYPE, torch.device("cpu"))
+    threads = compute_threads(spec.threads)
+    return NativeModel(library, threads, config, weights, plan.kind.lower(), pool), size
+
+
+def pick_device(name: str) -> torch.device:
+    """Raises StartError for a device that is unknown or not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise StartError(f"device {name!r} is none of auto, cpu, cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise StartError("device 'cuda' was asked for, and torch sees no CUDA device")
+    return torch.device(name)
+
+
+def pick_dtype(name: str, config: ModelConfig, device: torch.device) -> torch.dtype:
+    """ "auto" is float32 on a CPU, whose half-precision arithmetic is slow in torch, and the checkpoint's own type on a
+    GPU."""
+    if name == "auto":
+        name = "float32" if device.type == "cpu" else config.dtype or "bfloat16"
+    if name not in DTYPES:
+        raise CheckpointError(f"data type {name!r} is none of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def compute_threads(asked: int | None) -> int:
+    """Threads of one operation: what was asked for, else all cores but the one that serves, if there are enough."""
+    cores = len(os.sched_getaffinity(0))
+    return asked or (cores - 1 if cores > 2 else cores)

@@ -1,0 +1,54 @@
+"""What the runner needs of whatever computes the model: rows of a plan to hidden states, hidden states to logits.
+
+Implemented by gpu/torch_model (any device and data type) and gpu/native_model (CPU kernels); used by gpu/torch_runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+import torch
+
+from protocol.step import Row
+
+
+@attrs.frozen(eq=False)
+class Computed:
+    """A step's outcome. Valid until the next step."""
+
+    hidden: torch.Tensor
+    """[tokens, hidden]: the last layer's output."""
+    first_token: list[int]
+    """Per row of the plan, where its tokens begin in `hidden`."""
+
+
+class Model(Protocol):
+    """Weights and KV pool. Not to be used by two threads at a time."""
+
+    @property
+    def dtype(self) -> str:
+        """What the weights are computed in, for the operator to read: "float32", "q4_1", …"""
+
+    @property
+    def device(self) -> torch.device:
+        """Where hidden states and logits are."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Columns of the logits."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Of the weights in memory."""
+
+    def compute(self, rows: Sequence[Row]) -> Computed:
+        """Run the rows' tokens through all layers; the pool holds their keys and values afterwards. `rows` is not
+        empty, and each has tokens and blocks for them."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[rows, hidden] to [rows, vocab] float32, of fresh memory."""
+
+    def close(self) -> None:
+        """Give back memory and threads. Idempotent."""

@@ -1,0 +1,50 @@
+"""A step plan's rows as the kernels take them: flat arrays behind one Step record. Used by gpu/native_model."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpu.kernels.structs import Step
+from protocol.step import Row
+
+TASK_TOKENS = 16
+"""Queries of a prefill that one thread takes at a time."""
+
+
+class NativeBatch:
+    """One step: the record, and the arrays that it points to."""
+
+    def __init__(self, rows: Sequence[Row], block_size: int) -> None:
+        token_ids: list[int] = []
+        spans: list[int] = []  # first token, tokens, start, first block
+        span_of: list[int] = []
+        blocks: list[int] = []
+        tasks: list[int] = []  # span, first token within it, tokens
+        self.first_token: list[int] = []
+        for index, row in enumerate(rows):
+            count = len(row.token_ids)
+            end = row.start + count
+            assert row.token_ids, f"slot {row.slot} has no tokens to compute"
+            assert len(row.block_table) * block_size >= end, f"slot {row.slot}'s blocks do not cover {end} positions"
+            self.first_token.append(len(token_ids))
+            spans += (len(token_ids), count, row.start, len(blocks))
+            token_ids += row.token_ids
+            span_of += [index] * count
+            blocks += row.block_table[: -(-end // block_size)]
+            for first in range(0, count, TASK_TOKENS):
+                tasks += (index, first, min(TASK_TOKENS, count - first))
+        self.tokens = len(token_ids)
+        self._arrays = [np.array(numbers, dtype=np.int32) for numbers in (token_ids, spans, span_of, blocks, tasks)]
+        addresses = [array.ctypes.data for array in self._arrays]
+        self.step = Step(self.tokens, len(rows), len(tasks) // 3, block_size, *addresses)
+
+
+def step_of(tokens: int) -> Step:
+    """A step for operations that look at rows of numbers only."""
+    return Step(tokens=tokens)
+
+
+assert ctypes.sizeof(Step) == 56

@@ -1,0 +1,39 @@
+"""The model in torch's own operators: on a GPU, in a data type that was asked for, or where there are no kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gpu.batch import make_batch
+from gpu.config import ModelConfig
+from gpu.kv_pool import KvPool
+from gpu.model import Computed
+from gpu.models.decoder import Decoder
+from protocol.step import Row
+
+
+class TorchModel:
+    """Implements gpu.model.Model."""
+
+    def __init__(self, decoder: Decoder, config: ModelConfig, pool: KvPool, weights_bytes: int) -> None:
+        self.decoder = decoder
+        self.pool: KvPool | None = pool
+        self.dtype = str(decoder.embedding.dtype).removeprefix("torch.")
+        self.device = decoder.embedding.device
+        self.vocab_size = config.vocab_size
+        self.weights_bytes = weights_bytes
+        self._windows = config.windows
+        self._dtype = decoder.embedding.dtype
+
+    def compute(self, rows: Sequence[Row]) -> Computed:
+        assert self.pool is not None, "compute after close"
+        batch = make_batch(rows, self._windows, self.pool.size.block_size, self._dtype, self.device)
+        return Computed(self.decoder.hidden_states(batch, self.pool), batch.first_token)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.decoder.logits(hidden)
+
+    def close(self) -> None:
+        self.pool = None
