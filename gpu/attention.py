@@ -15,6 +15,9 @@ import torch.nn.functional as F
 from gpu.kv_pool import KvPool
 from protocol.step import Row
 
+CAPPED_QUERIES = 64
+"""Queries whose scores are held at once where scores have a soft cap."""
+
 
 @attrs.frozen(eq=False)
 class DecodeGroup:
@@ -77,37 +80,91 @@ def plan_attention(
     return AttentionPlan(slot_mapping, groups, rows)
 
 
-def attend(queries: torch.Tensor, layer: int, plan: AttentionPlan, pool: KvPool) -> torch.Tensor:
-    """[tokens, heads, head_dim] over the layer's cache, into [tokens, heads * head_dim]."""
-    outputs = [_attend_decode(queries, layer, group, pool) for group in plan.decode]
-    outputs += [_attend_prefill(queries, layer, row, pool) for row in plan.prefill]
+def attend(
+    queries: torch.Tensor,
+    layer: int,
+    plan: AttentionPlan,
+    pool: KvPool,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """[tokens, heads, head_dim] over the layer's cache, into [tokens, heads * head_dim].
+
+    Scores are multiplied with `scale` (None is head_dim ** -0.5), then bounded smoothly to ± `softcap`.
+    """
+    outputs = [_attend_decode(queries, layer, group, pool, scale, softcap) for group in plan.decode]
+    outputs += [_attend_prefill(queries, layer, row, pool, scale, softcap) for row in plan.prefill]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _attend_decode(queries: torch.Tensor, layer: int, group: DecodeGroup, pool: KvPool) -> torch.Tensor:
+def _attend_decode(
+    queries: torch.Tensor, layer: int, group: DecodeGroup, pool: KvPool, scale: float | None, softcap: float | None
+) -> torch.Tensor:
     keys, values = pool.gather(layer, group.blocks)
     positions, kv_heads, head_dim = keys.shape[0] // group.count, keys.shape[1], keys.shape[2]
     # The query heads of one KV head stand where SDPA expects query positions: no copies of keys for the group.
-    out = F.scaled_dot_product_attention(
-        queries[group.first : group.first + group.count].reshape(group.count, kv_heads, -1, head_dim),
-        keys.view(group.count, positions, kv_heads, head_dim).transpose(1, 2),
-        values.view(group.count, positions, kv_heads, head_dim).transpose(1, 2),
-        attn_mask=group.mask,
-    )
+    grouped = queries[group.first : group.first + group.count].reshape(group.count, kv_heads, -1, head_dim)
+    keys = keys.view(group.count, positions, kv_heads, head_dim).transpose(1, 2)
+    values = values.view(group.count, positions, kv_heads, head_dim).transpose(1, 2)
+    if softcap is None:
+        out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=group.mask, scale=scale)
+    else:
+        out = _capped_attention(grouped, keys, values, group.mask, scale, softcap)
     return out.reshape(group.count, -1)
 
 
-def _attend_prefill(queries: torch.Tensor, layer: int, row: PrefillRow, pool: KvPool) -> torch.Tensor:
+def _attend_prefill(
+    queries: torch.Tensor, layer: int, row: PrefillRow, pool: KvPool, scale: float | None, softcap: float | None
+) -> torch.Tensor:
     keys, values = (heads[: row.length].transpose(0, 1).unsqueeze(0) for heads in pool.gather(layer, row.blocks))
+    if softcap is not None:
+        return _capped_prefill(queries[row.first : row.first + row.count], keys, values, row, scale, softcap)
     out = F.scaled_dot_product_attention(
         queries[row.first : row.first + row.count].transpose(0, 1).unsqueeze(0),
         keys,
         values,
         attn_mask=row.mask,
         is_causal=row.mask is None,
+        scale=scale,
         enable_gqa=True,
     )
     return out.squeeze(0).transpose(0, 1).flatten(1)
+
+
+def _capped_prefill(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    row: PrefillRow,
+    scale: float | None,
+    softcap: float,
+) -> torch.Tensor:
+    """Query by query group, so that the scores of all heads need bounded memory."""
+    kv_heads, head_dim = keys.shape[1], keys.shape[3]
+    mask = _causal(row.length, queries.dtype, queries.device) if row.mask is None else row.mask
+    outputs = []
+    for first in range(0, row.count, CAPPED_QUERIES):
+        part = queries[first : first + CAPPED_QUERIES]
+        # [1, kv_heads, queries * heads per KV head, head_dim], each query's mask repeated for its heads
+        grouped = part.unflatten(1, (kv_heads, -1)).permute(1, 0, 2, 3).flatten(1, 2).unsqueeze(0)
+        repeated = mask[first : first + len(part)].repeat_interleave(queries.shape[1] // kv_heads, dim=0)
+        out = _capped_attention(grouped, keys, values, repeated, scale, softcap)
+        outputs.append(out.view(kv_heads, len(part), -1, head_dim).permute(1, 0, 2, 3).flatten(1))
+    return torch.cat(outputs)
+
+
+def _capped_attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float | None,
+    softcap: float,
+) -> torch.Tensor:
+    """What SDPA does, with smoothly bounded scores, which it cannot do."""
+    scores = queries @ keys.transpose(-1, -2) * (queries.shape[-1] ** -0.5 if scale is None else scale)
+    scores = softcap * (scores / softcap).tanh() + mask
+    return scores.softmax(dim=-1, dtype=torch.float32).to(values.dtype) @ values
 
 
 def _decode_group(
@@ -150,6 +207,11 @@ def _prefill_row(
             hidden |= key <= query - window
         mask = _additive(hidden, dtype)
     return PrefillRow(first, count, blocks, length - skipped * block_size, mask)
+
+
+def _causal(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    position = torch.arange(length, device=device)
+    return _additive(position > position.unsqueeze(1), dtype)
 
 
 def _additive(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

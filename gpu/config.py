@@ -13,62 +13,74 @@ from typing import Any
 import attrs
 import msgspec
 
+from gpu.architectures import ARCHITECTURES, Architecture, NormNames, QkNorm, Windows
+from gpu.experts_config import ExpertsConfig
+from gpu.layers.mlp import ACTIVATIONS
 from gpu.layers.rope import RopeConfig
-from protocol.errors import CheckpointError
+from gpu.model_shape import ModelShape
+from protocol.errors import CheckpointError, UnknownVariantError
 
 
-@attrs.frozen
-class ModelConfig:
+@attrs.frozen(kw_only=True)
+class ModelConfig(ModelShape):
     """One decoder-only transformer of the Llama kind, with its variants."""
 
     architecture: str
-    vocab_size: int
     hidden_size: int
     intermediate_size: int
-    num_layers: int
     num_heads: int
-    num_kv_heads: int
-    head_dim: int
     rms_norm_eps: float
-    max_position_embeddings: int
+    norms: NormNames
+    norm_offset: bool
+    """The norms' weights are stored less 1, and the norms are computed in float32 throughout."""
+    embedding_scale: float
+    """What embeddings are multiplied with."""
     rope: RopeConfig
+    local_rope: RopeConfig | None
+    """The rotation of layers with a window, if it is another one."""
     tie_word_embeddings: bool | None
     """None: config.json does not say; then the embedding is the head exactly if there is no other."""
+    qkv: tuple[str, ...]
+    """Names of the projections to queries, keys and values: one that holds all three, or three."""
     qkv_bias: bool
     output_bias: bool
+    qk_norm: QkNorm
+    attention_scale: float
+    """Scores are multiplied with it."""
+    attention_softcap: float | None
+    """Scores are bounded smoothly to ± this."""
+    gate_up: tuple[str, ...]
+    """Names of the feed-forward block's first projections: one that holds both, or two."""
+    activation: str
+    """A key of gpu.layers.mlp.ACTIVATIONS."""
     mlp_bias: bool
-    qk_norm: bool
-    """RMSNorm over each head of queries and keys before the rotation (Qwen3)."""
-    windows: tuple[int | None, ...]
-    """Per layer: how many positions a token sees, itself included; None is all."""
-    dtype: str | None
-    """What the weights were saved in: "float32", "bfloat16", "float16" or None."""
+    experts: ExpertsConfig | None
+    logit_softcap: float | None
+    """Logits are bounded smoothly to ± this."""
 
     @classmethod
     def read(cls, checkpoint: Path) -> ModelConfig:
-        """Read `checkpoint`/config.json. Raises CheckpointError naming the file and what is wrong with it."""
+        """Read `checkpoint`/config.json. Raises CheckpointError naming the file and what is wrong with it;
+        UnknownVariantError if it is a model that is just not computed here."""
         path = checkpoint / "config.json"
-        try:
-            raw = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-        except msgspec.DecodeError as error:
-            raise CheckpointError(f"{path} is no JSON object: {error}") from error
+        raw = read_config(path)
         try:
             return cls.from_dict(raw)
         except CheckpointError as error:
-            raise CheckpointError(f"{path}: {error.message}") from error
+            raise type(error)(f"{path}: {error.message}") from error
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelConfig:
         """From config.json's content. Raises CheckpointError naming the key and its value."""
         architecture = _architecture(raw)
+        traits = ARCHITECTURES[architecture]
+        activation = _activation(raw, traits)
         _refuse_what_is_not_computed(raw)
         hidden_size = _positive(raw, "hidden_size")
         num_heads = _positive(raw, "num_attention_heads")
         num_layers = _positive(raw, "num_hidden_layers")
         num_kv_heads = _positive(raw, "num_key_value_heads", num_heads)
-        head_dim = _positive(raw, "head_dim", 128 if architecture == "Qwen3ForCausalLM" else hidden_size // num_heads)
+        head_dim = _positive(raw, "head_dim", traits.head_dim or hidden_size // num_heads)
         if num_heads % num_kv_heads:
             raise CheckpointError(
                 f"num_attention_heads {num_heads} is no multiple of num_key_value_heads {num_kv_heads}"
@@ -76,7 +88,8 @@ class ModelConfig:
         if head_dim % 2:
             raise CheckpointError(f"head_dim {head_dim} is odd, which rotary embeddings cannot be")
         max_position_embeddings = _positive(raw, "max_position_embeddings")
-        attention_bias = architecture in ATTENTION_BIAS_KEY and bool(raw.get("attention_bias", False))
+        biased = bool(raw.get(traits.bias_key, traits.qkv_bias)) if traits.bias_key else traits.qkv_bias
+        ropes = RopeConfig.from_config(raw, traits, head_dim, max_position_embeddings)
         return cls(
             architecture=architecture,
             vocab_size=_positive(raw, "vocab_size"),
@@ -87,21 +100,68 @@ class ModelConfig:
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+            norms=traits.norms,
+            norm_offset=traits.norm_offset,
+            embedding_scale=hidden_size**0.5 if traits.scaled_embedding else 1.0,
             max_position_embeddings=max_position_embeddings,
-            rope=RopeConfig.from_dict(raw, max_position_embeddings),
+            rope=ropes[0],
+            local_rope=ropes[1],
             tie_word_embeddings=raw.get("tie_word_embeddings"),
-            qkv_bias=attention_bias or architecture == "Qwen2ForCausalLM",
-            output_bias=attention_bias,
-            mlp_bias=architecture == "LlamaForCausalLM" and bool(raw.get("mlp_bias", False)),
-            qk_norm=architecture == "Qwen3ForCausalLM",
-            windows=_windows(raw, architecture, num_layers),
+            qkv=traits.qkv,
+            qkv_bias=biased,
+            output_bias=biased and traits.output_bias,
+            qk_norm=traits.qk_norm,
+            attention_scale=_attention_scale(raw, head_dim),
+            attention_softcap=_softcap(raw, "attn_logit_softcapping") if traits.softcaps else None,
+            gate_up=traits.gate_up,
+            activation=activation,
+            mlp_bias=traits.mlp_bias and bool(raw.get("mlp_bias", False)),
+            experts=None if traits.experts is None else ExpertsConfig.from_dict(raw, traits.experts, num_layers),
+            logit_softcap=_softcap(raw, "final_logit_softcapping"),
+            windows=_windows(raw, traits, num_layers),
             dtype=raw.get("dtype") or raw.get("torch_dtype"),
         )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing distinguishes the model from Llama, Mistral, Qwen2 and Qwen3: norms before the blocks, one
+        rotation over whole heads, SiLU, no soft caps, no experts."""
+        return (
+            self.norms == NormNames()
+            and not self.norm_offset
+            and self.embedding_scale == 1.0
+            and self.local_rope is None
+            and self.rope.head_order(self.head_dim) is None
+            and self.qk_norm is not QkNorm.WHOLE
+            and self.attention_scale == self.head_dim**-0.5
+            and self.attention_softcap is None
+            and len(self.qkv) == 3
+            and len(self.gate_up) == 2
+            and self.activation in ("silu", "swish")
+            and self.experts is None
+            and self.logit_softcap is None
+        )
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-ATTENTION_BIAS_KEY = ("LlamaForCausalLM", "Qwen3ForCausalLM")
-"""Those whose config.json has a say about biases of the attention's linears."""
+    def rope_of(self, layer: int) -> RopeConfig:
+        """The rotation of this layer."""
+        return self.rope if self.local_rope is None or self.windows[layer] is None else self.local_rope
+
+    def for_length(self, max_model_len: int | None) -> ModelConfig:
+        """The same model with sequences up to this length; None is the model's own limit.
+
+        It matters to rotations that have one set of frequencies for short contexts and another for long ones.
+        """
+        return attrs.evolve(self, rope=self.rope.for_length(max_model_len or self.max_position_embeddings))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The JSON object in this file. Raises CheckpointError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise CheckpointError(f"{path} is no JSON object: {error}") from error
 
 
 def _architecture(raw: Mapping[str, Any]) -> str:
@@ -109,35 +169,65 @@ def _architecture(raw: Mapping[str, Any]) -> str:
     for name in names:
         if name in ARCHITECTURES:
             return str(name)
-    raise CheckpointError(f"architectures {names} is none of those that are served: {', '.join(ARCHITECTURES)}")
+    raise UnknownVariantError(f"architectures {names} is none of those that are served: {', '.join(ARCHITECTURES)}")
+
+
+def _activation(raw: Mapping[str, Any], traits: Architecture) -> str:
+    key = traits.activation_key
+    name = traits.activation if key is None else raw.get(key) or traits.activation
+    if name not in ACTIVATIONS:
+        raise UnknownVariantError(f"{key} {name!r} is not computed here, only {', '.join(ACTIVATIONS)}")
+    return str(name)
 
 
 def _refuse_what_is_not_computed(raw: Mapping[str, Any]) -> None:
-    if raw.get("hidden_act", "silu") != "silu":
-        raise CheckpointError(f"hidden_act {raw['hidden_act']!r} is not computed here, only 'silu'")
     if quantization := raw.get("quantization_config"):
         method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else quantization
         raise CheckpointError(f"quantization_config with quant_method {method!r} is not computed here")
-    factor = raw.get("partial_rotary_factor", (raw.get("rope_parameters") or {}).get("partial_rotary_factor"))
-    if factor not in (None, 1, 1.0):
-        raise CheckpointError(f"partial_rotary_factor {factor!r} is not computed here, only 1")
+    for key in ("use_bidirectional_attention", "clip_qkv", "attention_sink"):
+        if raw.get(key):
+            raise UnknownVariantError(f"{key} {raw[key]!r} is not computed here")
 
 
-def _windows(raw: Mapping[str, Any], architecture: str, num_layers: int) -> tuple[int | None, ...]:
-    """Sliding windows by layer: Mistral has one for all layers, Qwen for those that it names."""
+def _attention_scale(raw: Mapping[str, Any], head_dim: int) -> float:
+    """Gemma 2 and 3 have their own; of the others it is said nowhere."""
+    return float(_positive(raw, "query_pre_attn_scalar", head_dim)) ** -0.5
+
+
+def _softcap(raw: Mapping[str, Any], key: str) -> float | None:
+    value = raw.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or value <= 0:
+        raise CheckpointError(f"{key} is {value!r}, not a number above 0")
+    return float(value)
+
+
+def _windows(raw: Mapping[str, Any], traits: Architecture, num_layers: int) -> tuple[int | None, ...]:
+    """Sliding windows by layer: of all layers, of those that layer_types names, or else by the family's rule."""
     window = raw.get("sliding_window")
-    qwen = architecture.startswith("Qwen")
-    if architecture == "LlamaForCausalLM" or window is None or (qwen and not raw.get("use_sliding_window", False)):
+    unused = traits.window_switch and not raw.get("use_sliding_window", False)
+    if traits.windows is Windows.NONE or window is None or unused:
         return (None,) * num_layers
     _positive(raw, "sliding_window")
-    if not qwen:
+    if traits.windows is Windows.ALL:
         return (window,) * num_layers
-    first = int(raw.get("max_window_layers", 28))
-    default = ["sliding_attention" if layer >= first else "full_attention" for layer in range(num_layers)]
-    kinds = raw.get("layer_types") or default
+    kinds = raw.get("layer_types") or _layer_types(raw, traits, num_layers)
     if len(kinds) != num_layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
         raise CheckpointError(f"layer_types {kinds} does not name full_attention or sliding_attention per layer")
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _layer_types(raw: Mapping[str, Any], traits: Architecture, num_layers: int) -> list[str]:
+    if traits.windows is Windows.UPPER:
+        first = int(raw.get("max_window_layers", 28))
+        sliding = [layer >= first for layer in range(num_layers)]
+    elif traits.windows is Windows.PATTERN:
+        every = _positive(raw, "sliding_window_pattern", traits.window_pattern)
+        sliding = [(layer + 1) % every != 0 for layer in range(num_layers)]
+    else:
+        raise CheckpointError("use_sliding_window is true, and there are no layer_types that say of which layers")
+    return ["sliding_attention" if slides else "full_attention" for slides in sliding]
 
 
 def _positive(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:

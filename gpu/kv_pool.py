@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 import torch
 
-from gpu.config import ModelConfig
+from gpu.model_shape import ModelShape
 from protocol.errors import CheckpointError
 from protocol.spec import EngineSpec
 
@@ -34,7 +34,7 @@ class KvPoolSize:
     num_bytes: int
 
 
-def kv_pool_size(spec: EngineSpec, config: ModelConfig, dtype: torch.dtype, free: int, default: int) -> KvPoolSize:
+def kv_pool_size(spec: EngineSpec, config: ModelShape, dtype: torch.dtype, free: int, default: int) -> KvPoolSize:
     """Pick the number of blocks: the override, else what fits into kv_cache_memory_bytes, else into `default` bytes,
     where the default grows up to `free` bytes to hold one sequence of full length.
 
@@ -58,7 +58,7 @@ def kv_pool_size(spec: EngineSpec, config: ModelConfig, dtype: torch.dtype, free
     return KvPoolSize(num_blocks, spec.block_size, max_model_len, num_blocks * block_bytes)
 
 
-def kv_block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+def kv_block_bytes(config: ModelShape, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers, keys and values."""
     return 2 * config.num_layers * block_size * config.num_kv_heads * config.head_dim * dtype.itemsize
 
@@ -89,7 +89,7 @@ def _available_memory() -> int:
 class KvPool:
     """keys and values: [layers, num_blocks, block_size, kv_heads, head_dim]."""
 
-    def __init__(self, size: KvPoolSize, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, size: KvPoolSize, config: ModelShape, dtype: torch.dtype, device: torch.device) -> None:
         self.size = size
         self._heads = (config.num_kv_heads, config.head_dim)
         shape = (config.num_layers, size.num_blocks, size.block_size, *self._heads)

@@ -78,5 +78,9 @@ class CheckpointError(TrillmError):
     """The model cannot be served as it lies there. Names file, tensor and what was expected; for the operator."""
 
 
+class UnknownVariantError(CheckpointError):
+    """The checkpoint is in order, and its kind of model is none that gpu/models/decoder computes."""
+
+
 class StartError(TrillmError):
     """An actor did not start: with the reason it gave, or how it ended."""

@@ -7,7 +7,7 @@ import torch
 from gpu.attention import AttentionPlan, attend
 from gpu.kv_pool import KvPool
 from gpu.layers.linear import Linear
-from gpu.layers.norm import RMSNorm
+from gpu.layers.norm import Norm
 from gpu.layers.rope import rotate
 
 
@@ -21,7 +21,9 @@ class Attention:
         kv_heads: int,
         qkv: Linear,
         output: Linear,
-        qk_norm: tuple[RMSNorm, RMSNorm] | None,
+        qk_norm: tuple[Norm, Norm] | None,
+        scale: float | None = None,
+        softcap: float | None = None,
     ) -> None:
         self.layer = layer
         self.heads = heads
@@ -29,6 +31,8 @@ class Attention:
         self.qkv = qkv  # [(heads + 2 * kv_heads) * head_dim, hidden]
         self.output = output  # [hidden, heads * head_dim]
         self.qk_norm = qk_norm
+        self.scale = scale  # None is head_dim ** -0.5
+        self.softcap = softcap
 
     def __call__(
         self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], plan: AttentionPlan, pool: KvPool
@@ -43,4 +47,5 @@ class Attention:
             queries_keys = torch.cat(parts, dim=1)
         queries_keys = rotate(queries_keys, *rotation)
         pool.write(self.layer, plan.slot_mapping, queries_keys[:, self.heads :], values)
-        return self.output(attend(queries_keys[:, : self.heads], self.layer, plan, pool))
+        attended = attend(queries_keys[:, : self.heads], self.layer, plan, pool, self.scale, self.softcap)
+        return self.output(attended)

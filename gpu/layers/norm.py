@@ -1,9 +1,17 @@
-"""Root-mean-square normalisation, before each block, after the last one, and over heads (Qwen3)."""
+"""Root-mean-square normalisation: before and after a layer's blocks, after the last one, and over queries and keys."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
+
+
+class Norm(Protocol):
+    """From [..., size] to the same shape."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
 class RMSNorm:
@@ -14,5 +22,32 @@ class RMSNorm:
         self.eps = eps
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., size] to the same shape."""
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class WideRMSNorm:
+    """The same, computed in float32 with float32 weights and rounded once (Gemma)."""
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        self.weight = weight.float()
+        self.eps = eps
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
+
+
+class NoNorm:
+    """Where a layer has none."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class WholeNorm:
+    """A norm over all heads of a token together: [tokens, heads, head_dim] to the same shape."""
+
+    def __init__(self, norm: Norm) -> None:
+        self.norm = norm
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x.flatten(-2)).view(x.shape)

@@ -1,7 +1,11 @@
 """Rotary position embeddings: which frequencies a config.json asks for, and the rotation itself.
 
-Kinds: default, linear, llama3 and yarn; any other is refused by name, since ignoring a scaling gives text that decays
-beyond the original context without any error.
+Kinds: default, linear, llama3, yarn and longrope; any other is refused by name, since ignoring a scaling gives text
+that decays beyond the original context without any error.
+
+There is one rotation for all: of pairs (i, i + head_dim / 2), over the whole head. Models that rotate neighbours, or
+only a part of each head, have their queries' and keys' dimensions reordered when they are loaded (`head_order`), with
+frequency 0 for what is not rotated. Scores are sums over dimensions, so that their order does not matter.
 """
 
 from __future__ import annotations
@@ -13,9 +17,11 @@ from typing import Any
 import attrs
 import torch
 
-from protocol.errors import CheckpointError
+from gpu.architectures import Architecture
+from protocol.errors import CheckpointError, UnknownVariantError
 
-KINDS = ("default", "linear", "llama3", "yarn")
+KINDS = ("default", "linear", "llama3", "yarn", "longrope")
+LOCAL_THETA = 10000.0
 
 
 @attrs.frozen
@@ -32,47 +38,164 @@ class RopeConfig:
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float = 1.0
-    """Multiplies cosine and sine (yarn)."""
+    """Multiplies cosine and sine (yarn, longrope)."""
+    partial_factor: float = 1.0
+    """The part of each head that is rotated: its first dimensions."""
+    interleaved: bool = False
+    """The pairs are neighbours."""
+    short_factors: tuple[float, ...] = ()
+    """By pair, what the frequencies are divided by in contexts up to the original length (longrope) …"""
+    long_factors: tuple[float, ...] = ()
+    """… and in longer ones."""
+    is_long: bool = False
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any], max_position_embeddings: int) -> RopeConfig:
+    def from_config(
+        cls, raw: Mapping[str, Any], traits: Architecture, head_dim: int, max_position_embeddings: int
+    ) -> tuple[RopeConfig, RopeConfig | None]:
+        """The model's rotation, and that of layers with a window where it is another one. Raises CheckpointError."""
+        parameters = dict(raw.get("rope_parameters") or {})
+        by_kind = {key: value for key, value in parameters.items() if isinstance(value, dict)}
+        if not by_kind:
+            rope = cls.from_dict(raw, max_position_embeddings, traits)
+            local = cls(float(raw.get("rope_local_base_freq") or LOCAL_THETA)) if traits.local_rope else None
+        elif traits.local_rope and set(by_kind) <= {"full_attention", "sliding_attention"}:
+            rope, local = (
+                cls.from_dict(
+                    {**raw, "rope_scaling": None, "rope_parameters": by_kind.get(kind)}, max_position_embeddings, traits
+                )
+                for kind in ("full_attention", "sliding_attention")
+            )
+        else:
+            raise UnknownVariantError(f"rope_parameters by {', '.join(by_kind)} are not computed here")
+        rope.check(head_dim)
+        return rope, local
+
+    @classmethod
+    def from_dict(
+        cls,
+        raw: Mapping[str, Any],
+        max_position_embeddings: int,
+        traits: Architecture = Architecture(),  # noqa: B008
+    ) -> RopeConfig:
         """Accepts rope_theta with rope_scaling ("type" or "rope_type"), and rope_parameters that holds both."""
         scaling = dict(raw.get("rope_scaling") or {}) | dict(raw.get("rope_parameters") or {})
-        theta = float(scaling.get("rope_theta", raw.get("rope_theta", 10000.0)))
+        theta = float(scaling.get("rope_theta") or raw.get("rope_theta") or 10000.0)
         kind = scaling.get("rope_type", scaling.get("type", "default")) or "default"
+        partial = scaling.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
+        plain = cls(
+            theta,
+            partial_factor=traits.partial_rotary_factor if partial is None else float(partial),
+            interleaved=traits.interleaved_rope,
+        )
+        if kind == "su" or (kind == "yarn" and "long_factor" in scaling):
+            kind = "longrope"  # as it was called first
         if kind not in KINDS:
-            raise CheckpointError(f"rope type {kind!r} is none of those that are computed: {', '.join(KINDS)}")
+            raise UnknownVariantError(f"rope type {kind!r} is none of those that are computed: {', '.join(KINDS)}")
         if kind == "default":
-            return cls(theta)
+            return plain
+        original = raw.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings")
+        original = int(original or max_position_embeddings)
+        if kind == "longrope":
+            return plain._longrope(scaling, original, max_position_embeddings)
         factor = _number(scaling, "factor", kind)
         if kind == "linear":
-            return cls(theta, kind, factor)
-        original = int(scaling.get("original_max_position_embeddings") or max_position_embeddings)
+            return attrs.evolve(plain, kind=kind, factor=factor)
         if kind == "llama3":
             low, high = (_number(scaling, key, kind) for key in ("low_freq_factor", "high_freq_factor"))
             if high <= low:
                 raise CheckpointError(f"rope type llama3: high_freq_factor {high} is not above low_freq_factor {low}")
-            return cls(theta, kind, factor, original, low, high)
-        return cls(
-            theta,
-            kind,
-            factor,
-            original,
+            return attrs.evolve(
+                plain,
+                kind=kind,
+                factor=factor,
+                original_max_position_embeddings=original,
+                low_freq_factor=low,
+                high_freq_factor=high,
+            )
+        return attrs.evolve(
+            plain,
+            kind=kind,
+            factor=factor,
+            original_max_position_embeddings=original,
             beta_fast=float(scaling.get("beta_fast") or 32.0),
             beta_slow=float(scaling.get("beta_slow") or 1.0),
             truncate=bool(scaling.get("truncate", True)),
             attention_factor=_yarn_attention_factor(scaling, factor),
         )
 
+    def _longrope(self, scaling: Mapping[str, Any], original: int, max_position_embeddings: int) -> RopeConfig:
+        short, long = (tuple(scaling.get(f"{name}_factor") or ()) for name in ("short", "long"))
+        for factors in (short, long):
+            if not factors or not all(isinstance(factor, int | float) and factor > 0 for factor in factors):
+                raise CheckpointError("rope type longrope needs short_factor and long_factor, lists of numbers above 0")
+        factor = float(scaling.get("factor") or max_position_embeddings / original)
+        magnitude = 1.0 if factor <= 1.0 else math.sqrt(1.0 + math.log(factor) / math.log(original))
+        return attrs.evolve(
+            self,
+            kind="longrope",
+            factor=factor,
+            original_max_position_embeddings=original,
+            attention_factor=float(scaling.get("attention_factor") or magnitude),
+            short_factors=short,
+            long_factors=long,
+        ).for_length(max_position_embeddings)
+
+    def check(self, head_dim: int) -> None:
+        """Raises CheckpointError if heads of this size cannot be rotated so."""
+        rotated = self.rotated(head_dim)
+        if not 0 < rotated <= head_dim or rotated % 2 or head_dim % 2:
+            raise CheckpointError(f"partial_rotary_factor {self.partial_factor} of head_dim {head_dim} is {rotated}")
+        for factors in (self.short_factors, self.long_factors):
+            if self.kind == "longrope" and len(factors) != rotated // 2:
+                raise CheckpointError(
+                    f"rope type longrope has {len(factors)} factors, and {rotated // 2} pairs of dimensions are rotated"
+                )
+
+    def for_length(self, max_model_len: int) -> RopeConfig:
+        """With the frequencies for sequences up to this length.
+
+        A model has one set for short contexts and one for long ones, and keys that are cached with one do not go with
+        queries of the other: so the longest sequence that may come decides for all.
+        """
+        return attrs.evolve(self, is_long=max_model_len > self.original_max_position_embeddings)
+
+    def rotated(self, head_dim: int) -> int:
+        """How many dimensions of a head are rotated."""
+        return int(head_dim * self.partial_factor)
+
+    def head_order(self, head_dim: int) -> torch.Tensor | None:
+        """Which dimension of the checkpoint's heads stands at which place of ours, [head_dim] int64; None: the same."""
+        rotated = self.rotated(head_dim)
+        if rotated == head_dim and not self.interleaved:
+            return None
+        dimension = torch.arange(rotated)
+        pairs = dimension.view(-1, 2).t() if self.interleaved else dimension.view(2, -1)
+        kept = torch.arange(rotated, head_dim).view(2, -1)
+        return torch.cat([pairs, kept], dim=1).flatten()
+
     def inverse_frequencies(self, head_dim: int) -> torch.Tensor:
-        """Radians per position of each pair of dimensions: [head_dim / 2], float32."""
-        plain = 1.0 / self.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+        """Radians per position of each pair of dimensions: [head_dim / 2], float32; 0 for what is not rotated."""
+        rotated = self.rotated(head_dim)
+        return torch.cat([self._rotated_frequencies(rotated), torch.zeros((head_dim - rotated) // 2)])
+
+    def magnitudes(self, head_dim: int) -> float | torch.Tensor:
+        """What multiplies cosine and sine: one number, or one for each pair of dimensions, [head_dim / 2] float32."""
+        rotated = self.rotated(head_dim)
+        if rotated == head_dim or self.attention_factor == 1.0:
+            return self.attention_factor
+        return torch.cat([torch.full((rotated // 2,), self.attention_factor), torch.ones((head_dim - rotated) // 2)])
+
+    def _rotated_frequencies(self, rotated: int) -> torch.Tensor:
+        plain = 1.0 / self.theta ** (torch.arange(0, rotated, 2, dtype=torch.float32) / rotated)
         if self.kind == "linear":
             return plain / self.factor
         if self.kind == "llama3":
             return self._llama3(plain)
         if self.kind == "yarn":
-            return self._yarn(plain, head_dim)
+            return self._yarn(plain, rotated)
+        if self.kind == "longrope":
+            return plain / torch.tensor(self.long_factors if self.is_long else self.short_factors)
         return plain
 
     def _llama3(self, plain: torch.Tensor) -> torch.Tensor:
@@ -104,13 +227,14 @@ class RotaryEmbedding:
 
     def __init__(self, rope: RopeConfig, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self.frequencies = rope.inverse_frequencies(head_dim).to(device)  # [head_dim / 2] float32
-        self.attention_factor = rope.attention_factor
+        magnitudes = rope.magnitudes(head_dim)
+        self.magnitudes = magnitudes.to(device) if isinstance(magnitudes, torch.Tensor) else magnitudes
         self.dtype = dtype
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """[tokens] of int64 to cosine and sine as `rotate` takes them, each [tokens, 1, head_dim]."""
         angles = torch.outer(positions.float(), self.frequencies)
-        cos, sin = angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
+        cos, sin = angles.cos() * self.magnitudes, angles.sin() * self.magnitudes
         # The first half's sine carries the rotation's minus sign.
         both = torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1)
         return both[0].to(self.dtype).unsqueeze(1), both[1].to(self.dtype).unsqueeze(1)

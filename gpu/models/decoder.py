@@ -1,4 +1,4 @@
-"""The decoder-only transformer of the Llama kind: Llama, SmolLM2, Mistral, Qwen2 and Qwen3 differ in ModelConfig only.
+"""The decoder-only transformer of the Llama kind: whatever gpu/architectures lists differs in ModelConfig only.
 
 It knows tensors, the batch and the KV pool; nothing of slots, sampling or ranks.
 """
@@ -9,39 +9,54 @@ import attrs
 import torch
 import torch.nn.functional as F
 
+from gpu.architectures import QkNorm
 from gpu.batch import StepBatch
 from gpu.config import ModelConfig
 from gpu.kv_pool import KvPool
 from gpu.layers.attention import Attention
+from gpu.layers.experts import Experts, SharedExpert
 from gpu.layers.linear import Linear, can_pack, make_linear
 from gpu.layers.mlp import GatedMLP
-from gpu.layers.norm import RMSNorm
-from gpu.layers.rope import RotaryEmbedding
+from gpu.layers.norm import NoNorm, Norm, RMSNorm, WholeNorm, WideRMSNorm
+from gpu.layers.rope import RopeConfig, RotaryEmbedding
 from gpu.weights import WeightLoader, WeightSource
 
 
 @attrs.frozen(eq=False)
 class DecoderLayer:
-    """Attention and feed-forward, each behind a norm and added to the residual stream."""
+    """Attention and feed-forward, each between norms (some of which are none) and added to the residual stream."""
 
-    attention_norm: RMSNorm
+    attention_norm: Norm
     attention: Attention
-    mlp_norm: RMSNorm
-    mlp: GatedMLP
+    after_attention: Norm
+    mlp_norm: Norm
+    mlp: GatedMLP | Experts
+    after_mlp: Norm
     window: int | None
+    rope: RopeConfig
 
 
 class Decoder:
     """Token ids to hidden states to logits."""
 
     def __init__(
-        self, embedding: torch.Tensor, layers: list[DecoderLayer], norm: RMSNorm, head: Linear, rotary: RotaryEmbedding
+        self,
+        config: ModelConfig,
+        embedding: torch.Tensor,
+        layers: list[DecoderLayer],
+        norm: Norm,
+        head: Linear,
     ) -> None:
         self.embedding = embedding  # [vocab, hidden]
+        self.embedding_scale = torch.tensor(config.embedding_scale, dtype=embedding.dtype)
         self.layers = layers
         self.norm = norm
         self.head = head  # [vocab, hidden]
-        self.rotary = rotary
+        self.logit_softcap = config.logit_softcap
+        self.rotaries = {
+            rope: RotaryEmbedding(rope, config.head_dim, embedding.dtype, embedding.device)
+            for rope in {layer.rope for layer in layers}
+        }
 
     @classmethod
     def load(cls, config: ModelConfig, loader: WeightLoader) -> Decoder:
@@ -50,26 +65,32 @@ class Decoder:
         if head is embedding and can_pack(head):
             loader.num_bytes += head.nbytes  # the packed head is a second copy: looking up a token needs the plain one
         return cls(
+            config,
             embedding,
             [_layer(config, loader, layer) for layer in range(config.num_layers)],
-            RMSNorm(loader.vector([("model.norm.weight", config.hidden_size)]), config.rms_norm_eps),
+            _norm(config, loader, "model.norm", config.hidden_size),
             make_linear(head),
-            RotaryEmbedding(config.rope, config.head_dim, embedding.dtype, embedding.device),
         )
 
     def hidden_states(self, batch: StepBatch, pool: KvPool) -> torch.Tensor:
         """The last layer's output, [tokens, hidden]; the pool holds the tokens' keys and values afterwards."""
         pool.clear(batch.begun_blocks)
         x = F.embedding(batch.token_ids, self.embedding)
-        rotation = self.rotary.at(batch.positions)
+        if self.embedding_scale != 1.0:
+            x = x * self.embedding_scale
+        rotations = {rope: rotary.at(batch.positions) for rope, rotary in self.rotaries.items()}
         for layer in self.layers:
-            x = x + layer.attention(layer.attention_norm(x), rotation, batch.attention[layer.window], pool)
-            x = x + layer.mlp(layer.mlp_norm(x))
+            normed = layer.attention_norm(x)
+            attended = layer.attention(normed, rotations[layer.rope], batch.attention[layer.window], pool)
+            x = x + layer.after_attention(attended)
+            x = x + layer.after_mlp(layer.mlp(layer.mlp_norm(x)))
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden] to [rows, vocab] float32, of fresh memory."""
-        return self.head(self.norm(hidden)).float()
+        logits = self.head(self.norm(hidden)).float()
+        cap = self.logit_softcap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
 
 def tied_embedding(config: ModelConfig, source: WeightSource) -> tuple[str, str]:
@@ -95,44 +116,112 @@ def _embedding_and_head(config: ModelConfig, loader: WeightLoader) -> tuple[torc
 
 
 def _layer(config: ModelConfig, loader: WeightLoader, layer: int) -> DecoderLayer:
-    prefix = f"model.layers.{layer}."
-    hidden, eps = config.hidden_size, config.rms_norm_eps
-    gate_up = [(f"{prefix}mlp.{name}_proj", config.intermediate_size) for name in ("gate", "up")]
+    prefix, names = f"model.layers.{layer}.", config.norms
 
-    def norm(name: str, size: int) -> RMSNorm:
-        return RMSNorm(loader.vector([(f"{prefix}{name}.weight", size)]), eps)
+    def norm(name: str | None) -> Norm:
+        return NoNorm() if name is None else _norm(config, loader, f"{prefix}{name}", config.hidden_size)
 
+    sparse = config.experts is not None and layer in config.experts.layers
     return DecoderLayer(
-        norm("input_layernorm", hidden),
+        norm(names.before_attention),
         _attention(config, loader, layer, f"{prefix}self_attn."),
-        norm("post_attention_layernorm", hidden),
-        GatedMLP(
-            _linear(loader, gate_up, hidden, config.mlp_bias),
-            _linear(loader, [(f"{prefix}mlp.down_proj", hidden)], config.intermediate_size, config.mlp_bias),
-        ),
+        norm(names.after_attention),
+        norm(names.before_mlp),
+        _experts(config, loader, prefix)
+        if sparse
+        else _mlp(config, loader, f"{prefix}mlp", config.intermediate_size, config.mlp_bias),
+        norm(names.after_mlp),
         config.windows[layer],
+        config.rope_of(layer),
     )
+
+
+def _norm(config: ModelConfig, loader: WeightLoader, name: str, size: int) -> Norm:
+    weight = loader.vector([(f"{name}.weight", size)])
+    if config.norm_offset:
+        return WideRMSNorm(weight.float() + 1.0, config.rms_norm_eps)
+    return RMSNorm(weight, config.rms_norm_eps)
 
 
 def _attention(config: ModelConfig, loader: WeightLoader, layer: int, prefix: str) -> Attention:
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    parts = [(f"{prefix}q_proj", queries), (f"{prefix}k_proj", keys), (f"{prefix}v_proj", keys)]
-    qk_norm = None
-    if config.qk_norm:
-        names = (f"{prefix}q_norm.weight", f"{prefix}k_norm.weight")
-        query_norm, key_norm = (RMSNorm(loader.vector([(n, config.head_dim)]), config.rms_norm_eps) for n in names)
-        qk_norm = (query_norm, key_norm)
+    qkv = _parts(prefix, config.qkv, (queries, keys, keys))
+    order = config.rope_of(layer).head_order(config.head_dim)
+    weight, bias = _weight_and_bias(loader, qkv, config.hidden_size, config.qkv_bias)
+    if order is not None:
+        for rows in (weight, bias):
+            if rows is not None:
+                rotated = rows[: queries + keys].unflatten(0, (-1, config.head_dim))
+                rotated.copy_(rotated[:, order.to(rows.device)])
     return Attention(
         layer,
         config.num_heads,
         config.num_kv_heads,
-        _linear(loader, parts, config.hidden_size, config.qkv_bias),
+        make_linear(weight, bias),
         _linear(loader, [(f"{prefix}o_proj", config.hidden_size)], queries, config.output_bias),
-        qk_norm,
+        _qk_norm(config, loader, prefix),
+        config.attention_scale,
+        config.attention_softcap,
     )
 
 
-def _linear(loader: WeightLoader, parts: list[tuple[str, int]], columns: int, biased: bool) -> Linear:
+def _qk_norm(config: ModelConfig, loader: WeightLoader, prefix: str) -> tuple[Norm, Norm] | None:
+    if config.qk_norm is QkNorm.NONE:
+        return None
+    query_name, key_name = f"{prefix}q_norm", f"{prefix}k_norm"
+    if config.qk_norm is QkNorm.PER_HEAD:
+        return _norm(config, loader, query_name, config.head_dim), _norm(config, loader, key_name, config.head_dim)
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    return WholeNorm(_norm(config, loader, query_name, queries)), WholeNorm(_norm(config, loader, key_name, keys))
+
+
+def _mlp(config: ModelConfig, loader: WeightLoader, prefix: str, size: int, biased: bool = False) -> GatedMLP:
+    gate_up = _parts(f"{prefix}.", config.gate_up, (size, size))
+    return GatedMLP(
+        _linear(loader, gate_up, config.hidden_size, biased),
+        _linear(loader, [(f"{prefix}.down_proj", config.hidden_size)], size, biased),
+        config.activation,
+    )
+
+
+def _experts(config: ModelConfig, loader: WeightLoader, prefix: str) -> Experts:
+    experts, hidden = config.experts, config.hidden_size
+    assert experts is not None, "a layer of experts in a model without"
+    names = experts.names
+    block = f"{prefix}{names.block}"
+
+    def expert(index: int) -> GatedMLP:
+        inner = f"{block}.experts.{index}."
+        return GatedMLP(
+            _linear(loader, [(inner + names.gate, experts.size), (inner + names.up, experts.size)], hidden),
+            _linear(loader, [(inner + names.down, hidden)], experts.size),
+            config.activation,
+        )
+
+    shared = None
+    if experts.shared_size is not None:
+        shared = SharedExpert(
+            _mlp(config, loader, f"{block}.shared_expert", experts.shared_size),
+            _linear(loader, [(f"{block}.shared_expert_gate", 1)], hidden),
+        )
+    router = _linear(loader, [(f"{block}.gate", experts.count)], hidden)
+    return Experts(router, [expert(i) for i in range(experts.count)], experts.per_token, experts.normalised, shared)
+
+
+def _parts(prefix: str, names: tuple[str, ...], sizes: tuple[int, ...]) -> list[tuple[str, int]]:
+    """Names with their rows: one name holds them all."""
+    if len(names) == 1:
+        return [(f"{prefix}{names[0]}", sum(sizes))]
+    return [(f"{prefix}{name}", size) for name, size in zip(names, sizes, strict=True)]
+
+
+def _linear(loader: WeightLoader, parts: list[tuple[str, int]], columns: int, biased: bool = False) -> Linear:
+    return make_linear(*_weight_and_bias(loader, parts, columns, biased))
+
+
+def _weight_and_bias(
+    loader: WeightLoader, parts: list[tuple[str, int]], columns: int, biased: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     weight = loader.matrix([(f"{name}.weight", rows) for name, rows in parts], columns)
     bias = loader.vector([(f"{name}.bias", rows) for name, rows in parts]) if biased else None
-    return make_linear(weight, bias)
+    return weight, bias

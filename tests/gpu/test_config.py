@@ -79,15 +79,71 @@ def test_sliding_windows_are_those_that_the_architecture_uses():
     assert ModelConfig.from_dict(LLAMA | named).windows == (7, None)
 
 
+def test_windows_of_every_nth_layer_are_left_out():
+    gemma = LLAMA | {"architectures": ["Gemma2ForCausalLM"], "sliding_window": 7, "num_hidden_layers": 3}
+    assert ModelConfig.from_dict(gemma).windows == (7, None, 7)
+    assert ModelConfig.from_dict(gemma | {"architectures": ["Gemma3ForCausalLM"]}).windows == (7, 7, 7)
+    assert ModelConfig.from_dict(gemma | {"sliding_window_pattern": 3}).windows == (7, 7, None)
+
+
+GEMMA3 = LLAMA | {"architectures": ["Gemma3ForCausalLM"], "sliding_window": 7, "sliding_window_pattern": 2}
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        {"rope_theta": 5.0, "rope_local_base_freq": 3.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 3.0},
+            }
+        },
+    ],
+)
+def test_layers_with_a_window_may_have_a_rotation_of_their_own(spelling):
+    config = ModelConfig.from_dict(GEMMA3 | spelling)
+    assert [config.rope_of(layer) for layer in (0, 1)] == [RopeConfig(3.0), RopeConfig(5.0, "linear", 2.0)]
+
+
+def test_the_longest_sequence_decides_between_short_and_long_frequencies():
+    scaling = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    config = ModelConfig.from_dict(LLAMA | {"rope_scaling": scaling, "original_max_position_embeddings": 16})
+    plain = RopeConfig(10000.0).inverse_frequencies(8)
+    assert torch.equal(config.for_length(None).rope.inverse_frequencies(8), plain / 4)
+    assert torch.equal(config.for_length(17).rope.inverse_frequencies(8), plain / 4)
+    assert torch.equal(config.for_length(16).rope.inverse_frequencies(8), plain)
+
+
+def test_dimensions_that_are_not_rotated_stand_behind_those_that_are():
+    rope = RopeConfig(100.0, "longrope", partial_factor=0.5, attention_factor=1.5, short_factors=(1.0, 1.0))
+    assert rope.head_order(8).tolist() == [0, 1, 4, 5, 2, 3, 6, 7]
+    assert rope.inverse_frequencies(8).tolist() == [1.0, pytest.approx(0.1), 0.0, 0.0]
+    assert rope.magnitudes(8).tolist() == [1.5, 1.5, 1.0, 1.0]
+    assert RopeConfig(1.0, interleaved=True).head_order(6).tolist() == [0, 2, 4, 1, 3, 5]
+    assert RopeConfig(1.0).head_order(6) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
         ({"architectures": None}, "LlamaForCausalLM"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"hidden_act": "relu6"}, "hidden_act 'relu6'"),
         ({"quantization_config": {"quant_method": "awq"}}, "awq"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
+        ({"partial_rotary_factor": 0.4}, "partial_rotary_factor 0.4"),
+        ({"rope_parameters": {"partial_rotary_factor": 1.5}}, "partial_rotary_factor 1.5"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters by full_attention"),
+        ({"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "longrope needs short_factor"),
+        ({"rope_scaling": {"type": "su", "short_factor": [1], "long_factor": [1]}}, "has 1 factors, and 4 pairs"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"architectures": ["Qwen3MoeForCausalLM"]}, "num_experts is None"),
+        (
+            {"architectures": ["MixtralForCausalLM"], "num_local_experts": 2, "num_experts_per_tok": 3},
+            "num_experts_per_tok 3 is above the number of experts 2",
+        ),
+        ({"architectures": ["Gemma2ForCausalLM"], "attn_logit_softcapping": -1}, "attn_logit_softcapping is -1"),
+        ({"query_pre_attn_scalar": "all"}, "query_pre_attn_scalar is 'all'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
         ({"rope_scaling": {"type": "linear"}}, "linear needs factor"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "llama3 needs low_freq_factor"),

@@ -14,6 +14,9 @@ from protocol.spec import EngineSpec
 from tests.helpers.runner_conformance import Driven, Driver, check_runner, params
 from tests.helpers.tiny_checkpoints import MODELS, VOCAB_SIZE, make_checkpoint
 
+CONFORMING = ("llama", "mistral_sliding", "qwen3", "gemma2", "qwen2_moe")
+"""Each with another way through attention or feed-forward."""
+
 
 def spec(checkpoint: Path, **changes: object) -> EngineSpec:
     sizes = {"block_size": 4, "num_gpu_blocks_override": 120, "device": "cpu", "threads": 1} | changes
@@ -70,6 +73,7 @@ def test_sequence_that_joins_later_shares_steps_with_decoding_ones(kind):
     assert_as_transformers(second, model)
 
 
+@pytest.mark.parametrize("kind", CONFORMING, indirect=True)
 def test_runner_conforms(kind):
     directory, _ = kind
     check_runner(lambda: TorchRunner.load(spec(directory), ignore))

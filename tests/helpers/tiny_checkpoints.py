@@ -12,15 +12,35 @@ from pathlib import Path
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GlmConfig,
+    GlmForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 VOCAB_SIZE = 320
@@ -83,6 +103,77 @@ def _qwen3() -> PreTrainedModel:
     return Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=32))
 
 
+def _gemma() -> PreTrainedModel:
+    return GemmaForCausalLM(GemmaConfig(**SIZES, head_dim=16))
+
+
+def _gemma2() -> PreTrainedModel:
+    config = Gemma2Config(
+        **SIZES,
+        head_dim=16,
+        query_pre_attn_scalar=24,
+        sliding_window=11,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=5.0,
+        attn_implementation="eager",  # the only one that has soft caps
+    )
+    return Gemma2ForCausalLM(config)
+
+
+def _gemma3() -> PreTrainedModel:
+    ropes = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+    config = Gemma3TextConfig(
+        **SIZES,
+        head_dim=16,
+        query_pre_attn_scalar=24,
+        sliding_window=11,
+        sliding_window_pattern=2,
+        rope_parameters=ropes,
+    )
+    return Gemma3ForCausalLM(config)
+
+
+def _mixtral() -> PreTrainedModel:
+    return MixtralForCausalLM(MixtralConfig(**SIZES, num_local_experts=5, num_experts_per_tok=2, sliding_window=11))
+
+
+def _qwen2_moe() -> PreTrainedModel:
+    experts = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+    return Qwen2MoeForCausalLM(
+        Qwen2MoeConfig(**SIZES, **experts, shared_expert_intermediate_size=40, norm_topk_prob=False)
+    )
+
+
+def _qwen3_moe() -> PreTrainedModel:
+    experts = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+    return Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(**SIZES, **experts, head_dim=16, norm_topk_prob=True, mlp_only_layers=[1])
+    )
+
+
+def _phi3(**changes: object) -> PreTrainedModel:
+    return Phi3ForCausalLM(Phi3Config(**SIZES, **changes))
+
+
+def _phi3_longrope(original: int) -> PreTrainedModel:
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+        "short_factor": [1.0 + 0.1 * i for i in range(4)],
+        "long_factor": [2.0 + 0.7 * i for i in range(4)],
+    }
+    sizes = SIZES | {"num_attention_heads": 3, "num_key_value_heads": 1}
+    return Phi3ForCausalLM(Phi3Config(**sizes, rope_parameters=rope, original_max_position_embeddings=original))
+
+
+def _olmo2() -> PreTrainedModel:
+    return Olmo2ForCausalLM(Olmo2Config(**SIZES))
+
+
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama": _llama,
     "llama_tied": lambda: _llama(tie_word_embeddings=True),
@@ -94,6 +185,17 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen2_tied": lambda: _qwen2(tie_word_embeddings=True),
     "qwen2_sliding": lambda: _qwen2(use_sliding_window=True, sliding_window=11, max_window_layers=1),
     "qwen3": _qwen3,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "mixtral": _mixtral,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3_moe": _qwen3_moe,
+    "phi3_sliding": lambda: _phi3(sliding_window=11),
+    "phi3_longrope": lambda: _phi3_longrope(original=256),
+    "glm": lambda: GlmForCausalLM(GlmConfig(**SIZES, head_dim=16)),
+    "glm4": lambda: Glm4ForCausalLM(Glm4Config(**SIZES, head_dim=16)),
+    "olmo2": _olmo2,
 }
 
 
