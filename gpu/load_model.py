@@ -34,7 +34,7 @@ def load_model(spec: EngineSpec, report: Report) -> tuple[Model, KvPoolSize]:
     """Load the checkpoint that `spec` names. Raises CheckpointError if it cannot be served, StartError if the device or
     the data type is not to be had here."""
     torch.set_num_threads(1)  # copying is bound by memory, and threads that wait for each other slow it down
-    config = ModelConfig.read(Path(spec.checkpoint))
+    config = ModelConfig.read(Path(spec.checkpoint)).for_length(spec.max_model_len)
     device = pick_device(spec.device)
     dtype = pick_dtype(spec.dtype, config, device)
     source = open_weights(Path(spec.checkpoint))
@@ -53,8 +53,9 @@ def _native(
 ) -> tuple[NativeModel, KvPoolSize] | None:
     """None, with a line in the log, if this model is not for the kernels. torch, which then only samples, is left with
     one thread."""
-    plan = NativePlan(config, source)
-    if reason := why_not(config, spec.block_size) or plan.why_not():
+    reason = why_not(config, spec.block_size)
+    plan = None if reason else NativePlan(config, source)
+    if plan is None or (reason := plan.why_not()):
         logger.info("computing with torch in float32: %s", reason)
         return None
     cache = None if spec.cache_directory is None else Path(spec.cache_directory)

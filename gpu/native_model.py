@@ -91,6 +91,8 @@ class NativeModel:
 
 def why_not(config: ModelConfig, block_size: int) -> str | None:
     """What the kernels do not do of this model, or None."""
+    if not config.is_plain:
+        return f"{config.architecture} has parts that the kernels do not compute"
     sizes = {
         "hidden_size": (config.hidden_size, 32),
         "intermediate_size": (config.intermediate_size, 32),
