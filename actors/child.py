@@ -20,15 +20,19 @@ from protocol.codec import FROM_CHILD, TO_CHILD
 from protocol.errors import TrillmError
 from protocol.messages import VERSION
 from protocol.spec import (
+    ActorSpec,
+    CheckGrammar,
     EngineFacts,
     EngineSpec,
     Fault,
     FromChild,
+    GrammarFacts,
+    GrammarSpec,
     Heartbeat,
     OutputFacts,
     OutputSpec,
     Ready,
-    Stop,
+    Start,
     ToChild,
 )
 
@@ -76,9 +80,14 @@ class Control:
         self._reader = reader
         self._writer = writer
         self.pulse = Pulse()
+        self._ask, self.requests = trio.open_memory_channel[CheckGrammar](1)
+        """What a grammar checker is asked; the other actors hear over links."""
 
-    async def ready(self, facts: EngineFacts | OutputFacts) -> None:
+    async def ready(self, facts: EngineFacts | OutputFacts | GrammarFacts) -> None:
         await self._writer.send(Ready(facts))
+
+    async def send(self, message: FromChild) -> None:
+        await self._writer.send(message)
 
     async def fault(self, message: str) -> None:
         await self._writer.send(Fault(message))
@@ -89,8 +98,10 @@ class Control:
             await trio.sleep(HEARTBEAT_SECONDS)
 
     async def wait_for_stop(self) -> None:
+        """Or for the parent's end; hands on what else comes in the meantime."""
         try:
-            await self._reader.receive()  # the only message after Start is Stop
+            while isinstance(message := await self._reader.receive(), CheckGrammar):
+                await self._ask.send(message)
         except (trio.EndOfChannel, trio.BrokenResourceError):
             pass
 
@@ -103,7 +114,7 @@ async def run(control_in: int, control_out: int) -> int:
         start = await reader.receive()
     except trio.EndOfChannel:
         return 0
-    if isinstance(start, Stop):
+    if not isinstance(start, Start):
         return 0
     if start.version != VERSION:
         await writer.send(Fault(f"the parent speaks protocol version {start.version}, this child {VERSION}"))
@@ -165,7 +176,7 @@ def end_by(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-async def run_actor(spec: EngineSpec | OutputSpec, control: Control) -> None:
+async def run_actor(spec: ActorSpec, control: Control) -> None:
     """Import what this kind needs, and only that, and run it."""
     match spec:
         case EngineSpec():
@@ -176,6 +187,10 @@ async def run_actor(spec: EngineSpec | OutputSpec, control: Control) -> None:
             from actors.output.main import run_output_process
 
             await run_output_process(spec, control)
+        case GrammarSpec():
+            from actors.grammar.main import run_grammar_process
+
+            await run_grammar_process(spec, control)
         case _:
             assert_never(spec)
 

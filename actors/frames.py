@@ -29,21 +29,25 @@ class FrameReader(Generic[T]):
         self._buffer = bytearray()
 
     async def receive(self) -> T:
-        head = await self._take(4)
-        length = int.from_bytes(head, "little")
-        if length > MAX_FRAME_BYTES:
-            raise trio.BrokenResourceError(f"a control frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")
-        return self._codec.decode(await self._take(length))
-
-    async def _take(self, count: int) -> bytes:
-        while len(self._buffer) < count:
+        """Cancelled, it loses nothing: what has come of a frame stays in the buffer."""
+        while (frame := self._whole_frame()) is None:
             data = await self._stream.receive_some(65536)
             if not data:
                 raise trio.EndOfChannel
             self._buffer += data
-        taken = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        return taken
+        return self._codec.decode(frame)
+
+    def _whole_frame(self) -> bytes | None:
+        if len(self._buffer) < 4:
+            return None
+        end = 4 + int.from_bytes(self._buffer[:4], "little")
+        if end > MAX_FRAME_BYTES:
+            raise trio.BrokenResourceError(f"a control frame of {end} bytes; the limit is {MAX_FRAME_BYTES}")
+        if len(self._buffer) < end:
+            return None
+        frame = bytes(self._buffer[4:end])
+        del self._buffer[:end]
+        return frame
 
 
 class FrameWriter(Generic[T]):

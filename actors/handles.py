@@ -14,6 +14,7 @@ from actors.parent_death import die_with_parent
 from protocol.ids import EngineIndex, Epoch
 from protocol.links import Inbox
 from protocol.messages import AppInput, EngineInput, OutputInput
+from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts, EngineSpec
 
 __all__ = [
@@ -99,6 +100,9 @@ class House(Protocol):
 
     def send_to_output(self, message: OutputInput) -> bool:
         """Whether it was sent: False while the output handler is down."""
+
+    async def check_grammar(self, source: GrammarSource) -> Grammar:
+        """Built once in a process of its own. Raises GrammarError or UnavailableError."""
 
     def states(self) -> list[ActorState]:
         """Every actor, in a fixed order."""

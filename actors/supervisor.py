@@ -17,6 +17,7 @@ from typing import assert_never, final
 import msgspec
 import trio
 
+from actors.grammar_desk import GrammarDesk
 from actors.handles import ActorState, EngineLost, HouseEvent, HouseFailed, HouseSpec, OutputLost
 from actors.process import ChildProcess, open_process
 from actors.restart_policy import RestartPolicy
@@ -24,7 +25,19 @@ from protocol.codec import APP_INPUT, ENGINE_INPUT, OUTPUT_INPUT
 from protocol.ids import ClientIndex, EngineIndex, Epoch
 from protocol.links import Inbox, Links, ReceiveLink, SendLink, receive_batch
 from protocol.messages import AppInput, AttachEngine, EngineInput, OutputInput
-from protocol.spec import ActorSpec, EngineFacts, EngineSpec, Fault, Heartbeat, OutputFacts, OutputSpec, Ready
+from protocol.sampling import Grammar, GrammarSource
+from protocol.spec import (
+    ActorSpec,
+    EngineFacts,
+    EngineSpec,
+    Fault,
+    GrammarChecked,
+    GrammarFacts,
+    Heartbeat,
+    OutputFacts,
+    OutputSpec,
+    Ready,
+)
 
 CLIENT = ClientIndex(0)
 END_SECONDS = 5.0
@@ -94,6 +107,7 @@ class Supervisor:
         self._links = links
         self._say, self._events = trio.open_memory_channel[HouseEvent](math.inf)
         self._epoch = 0
+        self._desk = GrammarDesk(spec.engine.checkpoint, self._new_epoch)
         self._engines: dict[EngineIndex, EngineUp] = {}
         self._output: SendLink[OutputInput] | None = None
         names = [f"engine-{index}" for index in range(spec.num_engines)] + ["output-0"]
@@ -122,6 +136,9 @@ class Supervisor:
         self._output.send_nowait(message)
         return True
 
+    async def check_grammar(self, source: GrammarSource) -> Grammar:
+        return await self._desk.check(source)
+
     def states(self) -> list[ActorState]:
         return [record.state() for record in self._records.values()]
 
@@ -130,6 +147,7 @@ class Supervisor:
     async def run(self) -> None:
         """Keep every actor alive until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._desk.run)
             nursery.start_soon(self._keep_alive, "output-0", self._output_incarnation)
             for index in range(self._spec.num_engines):
                 name = f"engine-{index}"
@@ -239,10 +257,13 @@ class Supervisor:
                         case Heartbeat():
                             record.heartbeat = message
                         case Ready(facts=facts):
+                            assert not isinstance(facts, GrammarFacts), "grammar checkers are the desk's"
                             record.ready = record.was_ready = True
                             say.send_nowait(facts)
                         case Fault(message=text):
                             record.fault = text
+                        case GrammarChecked():
+                            record.fault = "it answered what only a grammar checker is asked"
                         case _:
                             assert_never(message)
             except (trio.EndOfChannel, trio.BrokenResourceError):

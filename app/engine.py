@@ -13,7 +13,7 @@ from typing import Protocol
 from attrs import frozen
 
 from protocol.messages import EngineStats, RequestOutput
-from protocol.sampling import SamplingParams
+from protocol.sampling import Grammar, GrammarSource, SamplingParams
 from protocol.spec import EngineFacts
 
 
@@ -75,6 +75,11 @@ class EngineClient(Protocol):
     @property
     def num_requests(self) -> int:
         """Live engine requests of this API server."""
+        ...
+
+    async def check_grammar(self, source: GrammarSource) -> Grammar:
+        """The grammar for the engine. Raises GrammarError for one that is wrong or beyond the limits, and
+        UnavailableError when too many are waiting to be checked."""
         ...
 
     def generate(self, prompts: Sequence[Prompt]) -> AbstractAsyncContextManager[Generation]:

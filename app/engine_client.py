@@ -32,6 +32,7 @@ from protocol.messages import (
     UtilityAnswer,
     UtilityRequest,
 )
+from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts
 
 CLIENT = ClientIndex(0)
@@ -178,6 +179,11 @@ class ActorEngineClient:
             yield generation
         finally:
             self._abort(generation)
+
+    async def check_grammar(self, source: GrammarSource) -> Grammar:
+        if self._house is None:
+            raise UnavailableError(f"Not ready: {self.readiness.reason}")
+        return await self._house.check_grammar(source)
 
     async def engine_state(self, index: EngineIndex) -> EngineState:
         """What the engine says of itself. Raises UnavailableError, EngineDeadError, or TooSlowError after 10 s."""

@@ -14,7 +14,7 @@ from quart_trio import QuartTrio
 from app.auth import AuthenticationMiddleware, LoopbackMiddleware
 from app.connection import Connection
 from app.failures import register_failures
-from app.grammar import GrammarCompiler
+from app.grammar import RequestGrammars
 from app.routes.chat import chat_routes
 from app.routes.completions import completion_routes
 from app.routes.models import model_routes
@@ -35,10 +35,10 @@ def create_app(services: Services) -> QuartTrio:
     app.config["RESPONSE_TIMEOUT"] = None  # Quart would end long streams without a word
     _label_requests(app)
     register_failures(app)
-    compiler = GrammarCompiler(services.limits)
+    grammars = RequestGrammars(services.engine, services.limits)
     for blueprint in (
-        chat_routes(services, compiler),
-        completion_routes(services, compiler),
+        chat_routes(services, grammars),
+        completion_routes(services, grammars),
         model_routes(services),
         token_routes(services),
         ops_routes(services),

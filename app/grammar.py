@@ -1,43 +1,37 @@
 """response_format, structured_outputs and forced tool calls to a Grammar that the engine can rely on.
 
-The text is made by llguidance's own constructors and built once here, with limits, in a worker thread: a grammar that
-is wrong, too big or too slow to build is this one request's 400 and never the engine's concern.
+What can be bounded by looking is bounded here; then the grammar is built once in a process of its own (actors/grammar):
+one that is wrong, too big or too slow to build is this one request's 400 and nobody else's concern.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import trio
-from llguidance import LLMatcher, LLTokenizer
 
 from app.body import nests_within
 from app.checks import short
+from app.engine import EngineClient
 from app.limits import Limits
 from app.schemas.sampling import ResponseFormat, SamplingFields, StructuredOutputs
-from protocol.errors import BadRequestError
-from protocol.sampling import Grammar
+from protocol.errors import BadRequestError, GrammarError
+from protocol.sampling import Grammar, GrammarKind, GrammarSource
 
-_JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-"""At most one blank after a comma or a colon: free whitespace lets a model fill its whole answer with it."""
-_BYTES = LLTokenizer("byte")
-"""Any vocabulary shows whether a grammar can begin; this one is made in a millisecond."""
 _ANY_OBJECT = {"type": "object"}
 _MAX_PATTERN_DEPTH = 64
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _NO_PARENTHESES = re.compile(r"[^()]+")
 
 
-class GrammarCompiler:
-    """Checks grammars with bounded parallelism and time. One per process."""
+class RequestGrammars:
+    """From a request's fields to a checked grammar."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, engine: EngineClient, limits: Limits) -> None:
+        self._engine = engine
         self._limits = limits
-        self._limiter = trio.CapacityLimiter(2)
 
     async def grammar_of(self, fields: SamplingFields) -> Grammar | None:
         """The grammar that a request's fields ask for, None if none. Raises BadRequestError."""
@@ -62,9 +56,7 @@ class GrammarCompiler:
             )
         for pattern in _patterns(schema):
             self._check_pattern(pattern, param)
-        return await self._built(
-            lambda: str(LLMatcher.grammar_from_json_schema(text.decode(), overrides=_JSON_OPTIONS)), param
-        )
+        return await self._checked(GrammarKind.JSON_SCHEMA, text.decode(), param)
 
     async def _formatted(self, form: ResponseFormat) -> Grammar:
         if form.type == "json_object":
@@ -91,14 +83,12 @@ class GrammarCompiler:
             )
         if outputs.regex is not None:
             self._check_pattern(outputs.regex, param)
-            regex = outputs.regex
-            return await self._built(lambda: str(LLMatcher.grammar_from_regex(regex)), param)
+            return await self._checked(GrammarKind.REGEX, outputs.regex, param)
         if outputs.choice is not None:
             return await self._choice(outputs.choice, param)
         if outputs.grammar is not None:
-            lark = outputs.grammar
-            self._check_size(len(lark.encode()), param)
-            return await self._built(lambda: str(LLMatcher.grammar_from_lark(lark)), param)
+            self._check_size(len(outputs.grammar.encode()), param)
+            return await self._checked(GrammarKind.LARK, outputs.grammar, param)
         return await self.json_schema(_ANY_OBJECT if outputs.json_object else _schema(outputs.json), param)
 
     async def _choice(self, choices: list[str], param: str) -> Grammar:
@@ -112,26 +102,13 @@ class GrammarCompiler:
             )
         self._check_size(sum(map(len, choices)), param)
         lark = "start: " + " | ".join(json.dumps(choice) for choice in dict.fromkeys(choices))
-        return await self._built(lambda: str(LLMatcher.grammar_from_lark(lark)), param)
+        return await self._checked(GrammarKind.LARK, lark, param)
 
-    async def _built(self, make: Callable[[], str], param: str) -> Grammar:
-        """Abandons, after the time limit, a build that does not end; a thread that goes on holds one of two places."""
-
-        def build() -> tuple[str, str]:
-            text = make()
-            return text, LLMatcher.validate_grammar(text) or _stuck(text)
-
-        with trio.move_on_after(self._limits.grammar_seconds):
-            try:
-                text, complaint = await trio.to_thread.run_sync(build, abandon_on_cancel=True, limiter=self._limiter)
-            except (ValueError, TypeError, RecursionError) as error:
-                raise BadRequestError(f"{param}: {_tidy(str(error))}", param=param) from error
-            if complaint:
-                raise BadRequestError(f"{param}: {_tidy(complaint)}", param=param)
-            return Grammar(text)
-        raise BadRequestError(
-            f"{param}: the grammar could not be built within {self._limits.grammar_seconds:g} s", param=param
-        )
+    async def _checked(self, kind: GrammarKind, text: str, param: str) -> Grammar:
+        try:
+            return await self._engine.check_grammar(GrammarSource(kind, text))
+        except GrammarError as error:
+            raise GrammarError(f"{param}: {error.message}", param=param) from error
 
     def _check_size(self, size: int, param: str) -> None:
         if size > self._limits.max_grammar_bytes:
@@ -154,17 +131,6 @@ class GrammarCompiler:
             raise BadRequestError(
                 f"{param}: a pattern with groups nested more than {_MAX_PATTERN_DEPTH} levels deep", param=param
             )
-
-
-def _stuck(text: str) -> str:
-    """Why a well-formed grammar allows no first byte ("" if it does): it is empty, or refers to itself without end."""
-    if "<" in text:
-        return ""  # it may name tokens, which bytes alone have not; the engine tells then
-    matcher = LLMatcher(_BYTES, text, log_level=0)
-    if not matcher.is_error():
-        matcher.compute_bitmask()
-    complaint = str(matcher.get_error())
-    return "the grammar allows no text at all" if complaint.startswith("NoExtension") else complaint
 
 
 def _schema(written: str | dict[str, Any] | bool | None) -> dict[str, Any] | bool:
@@ -192,9 +158,3 @@ def _patterns(schema: object) -> list[str]:
     properties = schema.get("patternProperties")
     named = [*properties] if isinstance(properties, dict) else []
     return own + named + [pattern for item in schema.values() for pattern in _patterns(item)]
-
-
-def _tidy(complaint: str) -> str:
-    """The first lines of the compiler's words, short enough to tell."""
-    text = " ".join(complaint.split())
-    return text if len(text) <= 300 else text[:300] + " …"

@@ -35,5 +35,3 @@ class Limits:
     max_pattern_length: int = 8192
     """Characters of one regular expression, alone or inside a schema."""
     max_choice_strings: int = 1024
-    grammar_seconds: float = 5.0
-    """How long the check of one grammar may take."""

@@ -30,6 +30,12 @@ class BadRequestError(TrillmError):
     type = "invalid_request_error"
 
 
+class GrammarError(BadRequestError):
+    """The grammar cannot be built, or not within the limits. The message is about the grammar only."""
+
+    code = "invalid_grammar"
+
+
 class NotFoundError(BadRequestError):
     """The named model or route does not exist here."""
 

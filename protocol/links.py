@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar, final
+from typing import Final, Generic, Protocol, TypeVar, final
 
 import msgspec
 import trio
@@ -201,6 +201,8 @@ class PublishLink(Generic[T]):
     What is sent while nobody is subscribed is dropped by ZMQ.
     """
 
+    EVENTS: Final = {b"\x01": True, b"\x00": False}
+
     def __init__(self, socket: _Socket, codec: Codec[T]) -> None:
         self._socket = socket
         self._codec = codec
@@ -209,10 +211,14 @@ class PublishLink(Generic[T]):
         self._socket.send_nowait(self._codec.encode(value))
 
     async def receive(self) -> bool:
-        return (await self._socket.receive())[:1] == b"\x01"
+        while (frame := await self._socket.receive()) not in self.EVENTS:
+            pass  # not of our subscriber, who subscribes to everything with an empty topic
+        return self.EVENTS[frame]
 
     def receive_nowait(self) -> bool:
-        return self._socket.receive_nowait()[:1] == b"\x01"
+        while (frame := self._socket.receive_nowait()) not in self.EVENTS:
+            pass
+        return self.EVENTS[frame]
 
     def close(self) -> None:
         self._socket.close()

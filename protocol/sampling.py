@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
+
+
+class GrammarKind(enum.StrEnum):
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+class GrammarSource(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A grammar as a client wrote it, on its way to be checked (actors/grammar)."""
+
+    kind: GrammarKind
+    text: str
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A grammar that the output has to obey, as llguidance reads it.
 
-    `text` is llguidance's own serialised form (`LLMatcher.grammar_from_*`), already validated with limits by the app.
+    `text` is llguidance's own serialised form (`LLMatcher.grammar_from_*`). It has been built once, for the same
+    tokeniser and with limits, by a grammar checker (actors/grammar): the engine may rely on that.
     """
 
     text: str

@@ -10,6 +10,7 @@ import enum
 import msgspec
 
 from protocol.ids import ClientIndex, EngineIndex, Epoch
+from protocol.sampling import Grammar, GrammarSource
 
 
 class LoadFormat(enum.StrEnum):
@@ -55,6 +56,8 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     """Where built CPU kernels and laid-out weights are kept; None keeps none."""
     enable_prefix_caching: bool = True
     """Sequences with the same beginning share its KV blocks."""
+    async_scheduling: bool = True
+    """Plan each step while the one before it runs."""
 
 
 class OutputSpec(msgspec.Struct, frozen=True, tag="output"):
@@ -69,7 +72,14 @@ class OutputSpec(msgspec.Struct, frozen=True, tag="output"):
     checkpoint: str
 
 
-ActorSpec = EngineSpec | OutputSpec
+class GrammarSpec(msgspec.Struct, frozen=True, tag="grammar"):
+    """Everything that a grammar checker needs to start."""
+
+    epoch: Epoch
+    checkpoint: str
+
+
+ActorSpec = EngineSpec | OutputSpec | GrammarSpec
 
 
 class EngineFacts(msgspec.Struct, frozen=True, tag="engine_facts"):
@@ -93,13 +103,17 @@ class OutputFacts(msgspec.Struct, frozen=True, tag="output_facts"):
     """Ids that the tokeniser knows."""
 
 
+class GrammarFacts(msgspec.Struct, frozen=True, tag="grammar_facts"):
+    """A grammar checker learns nothing that others need."""
+
+
 # ------------------------------------------------------------------ child -> supervisor, over the control pipe
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Sockets are bound, the model is loaded: the actor serves."""
 
-    facts: EngineFacts | OutputFacts
+    facts: EngineFacts | OutputFacts | GrammarFacts
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -120,7 +134,15 @@ class Fault(msgspec.Struct, frozen=True, tag="fault"):
     message: str
 
 
-FromChild = Ready | Heartbeat | Fault
+class GrammarChecked(msgspec.Struct, frozen=True, tag="grammar_checked"):
+    """A grammar checker's answer. Exactly one of the two is set."""
+
+    grammar: Grammar | None
+    complaint: str | None = None
+    """In one line, for the client."""
+
+
+FromChild = Ready | Heartbeat | Fault | GrammarChecked
 
 
 # ------------------------------------------------------------------ supervisor -> child, over stdin
@@ -137,4 +159,10 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Leave in an orderly way. End of file on stdin means the same, in a hurry: the parent is gone."""
 
 
-ToChild = Start | Stop
+class CheckGrammar(msgspec.Struct, frozen=True, tag="check_grammar"):
+    """For a grammar checker: build this. The next one is sent after its answer."""
+
+    source: GrammarSource
+
+
+ToChild = Start | Stop | CheckGrammar

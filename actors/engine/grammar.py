@@ -63,8 +63,9 @@ class GrammarState:
 class GrammarCompiler:
     """Compiles for the tokeniser of one checkpoint directory. `compile` may be called from several threads."""
 
-    def __init__(self, checkpoint: str, vocab_size: int) -> None:
-        """`vocab_size` is the model's: masks have a bit for each of its tokens. Reads nothing yet."""
+    def __init__(self, checkpoint: str, vocab_size: int = 0) -> None:
+        """`vocab_size` is the model's: masks have a bit for each of its tokens (the tokeniser's if those are more).
+        Reads nothing yet."""
         self._checkpoint = Path(checkpoint)
         self._vocab_size = vocab_size
         self._num_mask_bytes = (vocab_size + 31) // 32 * 4

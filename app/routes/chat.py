@@ -11,7 +11,7 @@ from app.calls import Calls, forced_calls
 from app.chat_writer import ChatForm, ChatWriter
 from app.connection import request_stack
 from app.conversation import Conversation, conversation_of
-from app.grammar import GrammarCompiler
+from app.grammar import RequestGrammars
 from app.prompts import engine_prompts, response_head
 from app.sampling import Wanted, checked_logprobs
 from app.schemas.chat import ChatRequest
@@ -24,7 +24,7 @@ _DECODER = msgspec.json.Decoder(ChatRequest)
 _ENCODER = msgspec.json.Encoder()
 
 
-def chat_routes(services: Services, compiler: GrammarCompiler) -> Blueprint:
+def chat_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
     routes = Blueprint("chat", __name__)
 
     @routes.post("/v1/chat/completions")
@@ -36,7 +36,7 @@ def chat_routes(services: Services, compiler: GrammarCompiler) -> Blueprint:
             body.tools, body.tool_choice, body.parallel_tool_calls is not False, services.limits.max_tools
         )
         wanted = _wanted(body, services)
-        grammar = await _grammar(body, calls, compiler)
+        grammar = await _grammar(body, calls, grammars)
         token_ids = await encode_chat(services, _conversation(body, services))
         prompts = engine_prompts(services, body, wanted, [token_ids], grammar)
         form = ChatForm(
@@ -99,10 +99,10 @@ def _wanted(body: ChatRequest, services: Services) -> Wanted:
     )
 
 
-async def _grammar(body: ChatRequest, calls: Calls | None, compiler: GrammarCompiler) -> Grammar | None:
-    asked = await compiler.grammar_of(body)
+async def _grammar(body: ChatRequest, calls: Calls | None, grammars: RequestGrammars) -> Grammar | None:
+    asked = await grammars.grammar_of(body)
     if calls is None:
         return asked
     if asked is not None:
         raise BadRequestError("A forced tool call and a response format exclude each other", param="tool_choice")
-    return await compiler.json_schema(calls.schema, "tools")
+    return await grammars.json_schema(calls.schema, "tools")

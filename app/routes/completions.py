@@ -12,7 +12,7 @@ from app.body import read_body
 from app.checks import check_token_ids
 from app.completion_writer import CompletionForm, CompletionWriter, EchoedPrompt
 from app.connection import request_stack
-from app.grammar import GrammarCompiler
+from app.grammar import RequestGrammars
 from app.prompts import engine_prompts, response_head
 from app.sampling import Wanted, checked_logprobs, num_choices
 from app.schemas.completions import CompletionRequest
@@ -25,7 +25,7 @@ _ENCODER = msgspec.json.Encoder()
 _DEFAULT_MAX_TOKENS = 16
 
 
-def completion_routes(services: Services, compiler: GrammarCompiler) -> Blueprint:
+def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
     routes = Blueprint("completions", __name__)
 
     @routes.post("/v1/completions")
@@ -36,7 +36,7 @@ def completion_routes(services: Services, compiler: GrammarCompiler) -> Blueprin
         if body.suffix:
             raise BadRequestError("suffix is not supported by this model", param="suffix")
         wanted = _wanted(body, services)
-        grammar = await compiler.grammar_of(body)
+        grammar = await grammars.grammar_of(body)
         texts = _prompts(body.prompt, services.limits.max_prompts)
         token_ids = await _token_ids(services, body, texts)
         prompts = engine_prompts(services, body, wanted, token_ids, grammar)

@@ -10,18 +10,22 @@ import pytest
 import trio
 from llguidance import LLMatcher, LLTokenizer
 
-from app.grammar import GrammarCompiler
+from app.grammar import RequestGrammars
 from app.limits import Limits
 from app.schemas.sampling import SamplingFields
 from protocol.errors import BadRequestError
 from protocol.sampling import Grammar
+from tests.helpers.app_under_test import make_tokenizer
+from tests.helpers.fake_engine import FakeEngine
 
 BYTES = LLTokenizer("byte")
 LIMITS = Limits()
 
 
-async def compiled(limits: Limits = LIMITS, **fields: Any) -> Grammar | None:
-    return await GrammarCompiler(limits).grammar_of(msgspec.convert(fields, SamplingFields))
+async def compiled(**fields: Any) -> Grammar | None:
+    return await RequestGrammars(FakeEngine(make_tokenizer()), LIMITS).grammar_of(
+        msgspec.convert(fields, SamplingFields)
+    )
 
 
 def accepts(grammar: Grammar | None, text: str) -> bool:
@@ -148,8 +152,3 @@ async def test_costly_schemas_are_served_or_refused_in_no_time(schema: Any) -> N
 async def test_a_schema_cannot_loosen_the_whitespace() -> None:
     schema = {**closed({"a": {"type": "boolean"}}), "x-guidance": {"whitespace_flexible": True}}
     assert not accepts(await compiled(**schema_format(schema)), '{"a":   true}')
-
-
-async def test_a_build_that_takes_too_long_is_the_requests_error() -> None:
-    with pytest.raises(BadRequestError, match="within 0 s"):
-        await compiled(Limits(grammar_seconds=0.0), structured_outputs={"regex": "a"})

@@ -16,8 +16,9 @@ from app.tokenizer import Tokenizer
 from protocol.errors import EngineDeadError, TrillmError
 from protocol.ids import RequestId
 from protocol.messages import EngineStats, FinishReason, Logprob, PositionLogprobs, RequestOutput
-from protocol.sampling import SamplingParams
+from protocol.sampling import Grammar, GrammarSource, SamplingParams
 from protocol.spec import EngineFacts
+from tests.helpers.grammars import checker
 
 TEXT = " Over the water hung a thin mist, and from the houses one could hear the clatter of breakfast plates."
 
@@ -69,6 +70,9 @@ class FakeEngine:
         assert self._gate is not None
         for _ in range(deltas):
             self._gate.release()
+
+    async def check_grammar(self, source: GrammarSource) -> Grammar:
+        return checker().check(source)
 
     def generate(self, prompts: Sequence[Prompt]) -> AbstractAsyncContextManager[FakeGeneration]:
         return self._generate(prompts)

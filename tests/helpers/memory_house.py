@@ -25,7 +25,9 @@ from gpu.fake_runner import FakeRunner
 from protocol.ids import ClientIndex, EngineIndex, Epoch
 from protocol.links import Inbox, Outbox
 from protocol.messages import AttachEngine, EngineInput, EngineOutput, OutputInput
+from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts, EngineSpec, LoadFormat
+from tests.helpers.grammars import checker
 
 CLIENT = ClientIndex(0)
 ENGINE = EngineIndex(0)
@@ -100,6 +102,9 @@ class MemoryHouse:
             return False
         self._output.send_nowait(message)
         return True
+
+    async def check_grammar(self, source: GrammarSource) -> Grammar:
+        return checker().check(source)
 
     def states(self) -> list[ActorState]:
         return [

@@ -9,7 +9,7 @@ import pytest
 
 from protocol import codec, messages, spec
 from protocol.messages import FinishReason
-from protocol.sampling import Grammar, SamplingParams
+from protocol.sampling import Grammar, GrammarKind, GrammarSource, SamplingParams
 
 STATS = messages.EngineStats(1, 2, 3, 4, 5, 6, 7, 8)
 LOGPROBS = messages.TokenLogprobs([7, 8], [-0.5, -1.5], 1)
@@ -24,6 +24,11 @@ REPLY = messages.UtilityReply(2, 0, 5, 6, messages.EngineState(STATS, ["r1"], "i
 ENGINE_SPEC = spec.EngineSpec(0, 1, "ipc://a", {0: "ipc://b"}, "/m")
 OUTPUT_SPEC = spec.OutputSpec(0, 1, "ipc://a", "ipc://b", "/m")
 ENGINE_FACTS = spec.EngineFacts(2048, 100, 16, 512, "cpu", "float32", 1, 2)
+
+OF_GRAMMARS = [
+    spec.Start(1, spec.GrammarSpec(3, "/m")),
+    spec.CheckGrammar(GrammarSource(GrammarKind.REGEX, "a+")),
+]
 
 MESSAGES = {
     "ENGINE_INPUT": [
@@ -60,8 +65,11 @@ MESSAGES = {
         spec.Ready(spec.OutputFacts(512)),
         spec.Heartbeat(3, "step", 0.5, 1.0),
         spec.Fault("no"),
+        spec.GrammarChecked(Grammar("g")),
+        spec.GrammarChecked(None, "no"),
+        spec.Ready(spec.GrammarFacts()),
     ],
-    "TO_CHILD": [spec.Start(1, ENGINE_SPEC), spec.Start(1, OUTPUT_SPEC), spec.Stop()],
+    "TO_CHILD": [spec.Start(1, ENGINE_SPEC), spec.Start(1, OUTPUT_SPEC), spec.Stop(), *OF_GRAMMARS],
 }
 
 GOLDEN = {
@@ -113,15 +121,19 @@ GOLDEN = {
         "00000000a870726f6772657373cb3ff0000000000000"
     ),
     "FROM_CHILD.3.Fault": "82a474797065a56661756c74a76d657373616765a26e6f",
+    "FROM_CHILD.4.GrammarChecked": "83a474797065af6772616d6d61725f636865636b6564a76772616d6d617291a167a9636f6d706c61696e74c0",
+    "FROM_CHILD.5.GrammarChecked": "83a474797065af6772616d6d61725f636865636b6564a76772616d6d6172c0a9636f6d706c61696e74a26e6f",
+    "FROM_CHILD.6.Ready": "82a474797065a57265616479a5666163747381a474797065ad6772616d6d61725f6661637473",
     "TO_CHILD.0.Start": (
-        "83a474797065a57374617274a776657273696f6e01a473706563de0014a474797065a6656e67696e65ac656e67696e65"
+        "83a474797065a57374617274a776657273696f6e01a473706563de0016a474797065a6656e67696e65ac656e67696e65"
         "5f696e64657800a565706f636801b072657175657374735f61646472657373a76970633a2f2f61b16f7574707574735f"
         "6164647265737365738100a76970633a2f2f62aa636865636b706f696e74a22f6dab6c6f61645f666f726d6174a46175"
         "746fa6646576696365a46175746fa56474797065a46175746fad6d61785f6d6f64656c5f6c656ec0ac6d61785f6e756d"
         "5f7365717340b66d61785f6e756d5f626174636865645f746f6b656e73cd0200aa626c6f636b5f73697a6510b76e756d"
         "5f6770755f626c6f636b735f6f76657272696465c0b56b765f63616368655f6d656d6f72795f6279746573c0b1736368"
         "6564756c696e675f706f6c696379a466636673a774687265616473c0ac6d61785f6c6f6770726f627314b264756d6d79"
-        "5f737465705f7365636f6e6473cb0000000000000000b5656e61626c655f7072656669785f63616368696e67c3"
+        "5f737465705f7365636f6e6473cb0000000000000000af63616368655f6469726563746f7279c0b5656e61626c655f70"
+        "72656669785f63616368696e67c3b06173796e635f7363686564756c696e67c3"
     ),
     "TO_CHILD.1.Start": (
         "83a474797065a57374617274a776657273696f6e01a47370656386a474797065a66f7574707574ac636c69656e745f69"
@@ -129,6 +141,11 @@ GOLDEN = {
         "70633a2f2f62aa636865636b706f696e74a22f6d"
     ),
     "TO_CHILD.2.Stop": "81a474797065a473746f70",
+    "TO_CHILD.3.Start": (
+        "83a474797065a57374617274a776657273696f6e01a47370656383a474797065a76772616d6d6172a565706f636803aa"
+        "636865636b706f696e74a22f6d"
+    ),
+    "TO_CHILD.4.CheckGrammar": "82a474797065ad636865636b5f6772616d6d6172a6736f7572636592a57265676578a2612b",
 }
 
 CASES = [(name, message) for name, union in MESSAGES.items() for message in union]

@@ -1,0 +1,54 @@
+"""Builds a grammar as the engine will, with limits. Runs in a grammar checker's process; in tests, anywhere."""
+
+from __future__ import annotations
+
+from typing import final
+
+from llguidance import LLMatcher
+
+from actors.engine.grammar import GrammarCompiler
+from protocol.errors import GrammarError
+from protocol.sampling import Grammar, GrammarKind, GrammarSource
+
+JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+"""At most one blank after a comma or a colon: free whitespace lets a model fill its whole answer with it."""
+MAX_COMPLAINT_CHARS = 300
+
+
+@final
+class GrammarChecker:
+    """For one checkpoint's tokeniser, which is read at the first check."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._compiler = GrammarCompiler(checkpoint)
+
+    def check(self, source: GrammarSource) -> Grammar:
+        """The grammar for the engine, built once to its first mask. Raises GrammarError with one line for the client;
+        what is beyond all measure ends the process."""
+        try:
+            grammar = Grammar(serialised(source))
+            if complaint := LLMatcher.validate_grammar(grammar.text):
+                raise GrammarError(one_line(complaint))
+            self._compiler.compile(grammar)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise GrammarError(one_line(str(error))) from error
+        return grammar
+
+
+def serialised(source: GrammarSource) -> str:
+    """llguidance's form of the grammar. Raises ValueError."""
+    match source.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return str(LLMatcher.grammar_from_json_schema(source.text, overrides=JSON_OPTIONS))
+        case GrammarKind.REGEX:
+            return str(LLMatcher.grammar_from_regex(source.text))
+        case GrammarKind.LARK:
+            return str(LLMatcher.grammar_from_lark(source.text))
+
+
+def one_line(complaint: str) -> str:
+    """llguidance's words, short enough to tell."""
+    text = " ".join(complaint.split())
+    if text.startswith("NoExtension"):
+        return "the grammar allows no text at all"
+    return text if len(text) <= MAX_COMPLAINT_CHARS else text[:MAX_COMPLAINT_CHARS] + " …"
