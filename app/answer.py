@@ -76,17 +76,17 @@ class Answer:
         new = len(output.token_ids)
         metrics = self._metrics
         if choice.last_at is None and (new or output.finish_reason is not None):
-            metrics.prompt_tokens.inc(choice.num_prompt_tokens)
-            metrics.cached_tokens.inc(output.num_cached_tokens)
+            metrics.prompt_tokens += choice.num_prompt_tokens
+            metrics.cached_tokens += output.num_cached_tokens
             metrics.first_token.observe(now - self._began)
             choice.num_cached_tokens = min(output.num_cached_tokens, choice.num_prompt_tokens)
             choice.last_at = now
         elif new and choice.last_at is not None:
-            for _ in range(new):  # tokens that come together share the time since the last ones
-                metrics.inter_token.observe((now - choice.last_at) / new)
+            # Tokens that come together share the time since the last ones.
+            metrics.inter_token.observe((now - choice.last_at) / new, new)
             choice.last_at = now
         choice.num_tokens += new
-        metrics.generation_tokens.inc(new)
+        metrics.generation_tokens += new
         if output.finish_reason is not None and not choice.finished:
             choice.finished = True
             metrics.whole_request.observe(now - self._began)

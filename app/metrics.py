@@ -1,22 +1,28 @@
 """Prometheus metrics under vLLM's names, in a registry of their own.
 
-Fed by app/generation.py with each delta; gauges and engine counters are read from the engine's statistics when scraped.
+Fed by app/answer.py with each delta, in plain numbers, because that is on the way of every token; Prometheus' own
+counters and histograms take a lock and walk their buckets each time. Gauges and engine counters are read from the
+engine's statistics when scraped.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from app.distribution import Distribution
 from app.engine import EngineClient
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ["model_name", "engine"]
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
 _REQUEST_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_REASONS = ("stop", "length", "abort", "error")
 
 
 class Metrics:
@@ -25,43 +31,70 @@ class Metrics:
     def __init__(self, engine: EngineClient, model_name: str) -> None:
         self._registry = CollectorRegistry()
         labels = [model_name, "0"]
-
-        def counter(name: str, text: str) -> Counter:
-            return Counter(name, text, _LABELS, registry=self._registry).labels(*labels)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, text, _LABELS, buckets=buckets, registry=self._registry).labels(*labels)
-
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.generation_tokens = 0
+        self.first_token = Distribution(_REQUEST_SECONDS)
+        """Seconds from admission to a sequence's first token."""
+        self.inter_token = Distribution(_TOKEN_SECONDS)
+        """Seconds between tokens of one sequence, after the first."""
+        self.whole_request = Distribution(_REQUEST_SECONDS)
+        """Seconds from admission to a sequence's end."""
+        self.ended_by_reason = Counter(dict.fromkeys(_REASONS, 0))
         self._registry.register(_EngineCollector(engine, labels))
-        self.prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens of started sequences.")
-        self.cached_tokens = counter("vllm:prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
-        self.generation_tokens = counter("vllm:generation_tokens", "Tokens generated.")
-        self.first_token = histogram(
-            "vllm:time_to_first_token_seconds", "From admission to a sequence's first token.", _REQUEST_SECONDS
-        )
-        self.inter_token = histogram(
-            "vllm:inter_token_latency_seconds", "Between tokens of one sequence, after the first.", _TOKEN_SECONDS
-        )
-        self.whole_request = histogram(
-            "vllm:e2e_request_latency_seconds", "From admission to a sequence's end.", _REQUEST_SECONDS
-        )
-        self._ended = Counter(
-            "vllm:request_success",
-            "Sequences that ended, by reason.",
-            [*_LABELS, "finished_reason"],
-            registry=self._registry,
-        )
-        self._by_reason = {
-            reason: self._ended.labels(*labels, reason) for reason in ("stop", "length", "abort", "error")
-        }
+        self._registry.register(_RequestCollector(self, labels))
 
     def ended(self, reason: str) -> None:
         """One sequence ended with this finish reason, or "abort" when the client went away."""
-        self._by_reason[reason].inc()
+        self.ended_by_reason[reason] += 1
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self._registry)
+
+
+class _RequestCollector:
+    """Tells at scrape time what was counted."""
+
+    def __init__(self, metrics: Metrics, labels: list[str]) -> None:
+        self._metrics = metrics
+        self._labels = labels
+
+    def collect(self) -> Iterable[Metric]:
+        metrics = self._metrics
+        yield self._counter("vllm:prompt_tokens", "Prompt tokens of started sequences.", metrics.prompt_tokens)
+        yield self._counter(
+            "vllm:prompt_tokens_cached", "Prompt tokens found in the prefix cache.", metrics.cached_tokens
+        )
+        yield self._counter("vllm:generation_tokens", "Tokens generated.", metrics.generation_tokens)
+        yield self._histogram(
+            "vllm:time_to_first_token_seconds", "From admission to a sequence's first token.", metrics.first_token
+        )
+        yield self._histogram(
+            "vllm:inter_token_latency_seconds",
+            "Between tokens of one sequence, after the first.",
+            metrics.inter_token,
+        )
+        yield self._histogram(
+            "vllm:e2e_request_latency_seconds", "From admission to a sequence's end.", metrics.whole_request
+        )
+        ended = CounterMetricFamily(
+            "vllm:request_success", "Sequences that ended, by reason.", labels=[*_LABELS, "finished_reason"]
+        )
+        for reason, number in metrics.ended_by_reason.items():
+            ended.add_metric([*self._labels, reason], number)
+        yield ended
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(name, text, labels=_LABELS)
+        family.add_metric(self._labels, value)
+        return family
+
+    def _histogram(self, name: str, text: str, distribution: Distribution) -> Metric:
+        family = HistogramMetricFamily(name, text, labels=_LABELS)
+        buckets = [("+Inf" if bound == math.inf else str(bound), n) for bound, n in distribution.cumulative()]
+        family.add_metric(self._labels, buckets, distribution.total)
+        return family
 
 
 class _EngineCollector:
