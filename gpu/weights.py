@@ -39,8 +39,8 @@ class WeightSource(Protocol):
         """
 
     def kind(self, name: str, shape: tuple[int, int]) -> str:
-        """GGUF's name of the tensor's type: "F32", "BF16", "Q4_1", … Raises CheckpointError if it is missing; `shape` is
-        what it should have."""
+        """GGUF's name of the tensor's type: "F32", "BF16", "Q4_1", … `shape` is what it should have.
+        Raises CheckpointError if it is missing."""
 
     def raw(self, name: str, shape: tuple[int, int]) -> np.ndarray:
         """The bytes of a matrix of this shape as they lie in the file, [rows, bytes per row] uint8; not to be written.

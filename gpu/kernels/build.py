@@ -37,13 +37,13 @@ class BuildError(Exception):
     """The kernels cannot be built here; the text says why in one line."""
 
 
-def built_library(cache_directory: Path, definitions: Sequence[str] = ()) -> Path:
-    """The shared library in the cache, built first if it is not there. `definitions` are macros ("NAME=value").
+def built_library(cache_directory: Path, options: Sequence[str] = ()) -> Path:
+    """The shared library in the cache, built first if it is not there. `options` are for the compiler, after FLAGS.
 
     Raises BuildError without a compiler, if it fails, or if the cache cannot be written.
     """
     compiler = _find_compiler()
-    options = (*FLAGS, *(f"-D{definition}" for definition in definitions))
+    options = (*FLAGS, *options)
     library = cache_directory / "kernels" / f"{_key(compiler, options)}.so"
     if library.exists():
         return library

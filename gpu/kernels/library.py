@@ -34,7 +34,7 @@ class KernelLibrary:
         self.run.argtypes, self.run.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p], None
 
 
-def open_library(cache_directory: Path | None, definitions: Sequence[str] = ()) -> KernelLibrary | None:
+def open_library(cache_directory: Path | None, options: Sequence[str] = ()) -> KernelLibrary | None:
     """Load the kernels, built first if need be; None where they cannot be had, with one warning that says why.
 
     Without a cache directory, or one that cannot be written, they are built for this process alone.
@@ -42,13 +42,13 @@ def open_library(cache_directory: Path | None, definitions: Sequence[str] = ()) 
     try:
         if cache_directory is not None:
             try:
-                return KernelLibrary(built_library(cache_directory, definitions))
+                return KernelLibrary(built_library(cache_directory, options))
             except BuildError as error:
                 if "cannot be written" not in str(error):
                     raise
                 logger.warning("the CPU kernels are built again at each start: %s", error)
         with tempfile.TemporaryDirectory(prefix="trillm-kernels-") as scratch:
-            return KernelLibrary(built_library(Path(scratch), definitions))
+            return KernelLibrary(built_library(Path(scratch), options))
     except (BuildError, OSError) as error:
         logger.warning("no CPU kernels, torch computes instead, which is several times slower: %s", error)
         return None

@@ -80,12 +80,13 @@ class Rows:
     def __init__(self, capacity: int, size: int, quantised: bool = False) -> None:
         self.numbers = np.empty((capacity, size), dtype=np.float32)
         self.address = self.numbers.ctypes.data
-        self._arrays: list[np.ndarray] = []
+        self.arrays: list[np.ndarray] = []
+        """int8 values, scales, scaled sums, sums of half blocks, where they are wanted."""
         self.quantised = NO_QUANTISED
         if quantised:
             shapes = ((size, np.int8), (size // 32, np.float32), (size // 32, np.float32), (size // 16, np.int32))
-            self._arrays = [np.empty((capacity, width), dtype=dtype) for width, dtype in shapes]
-            self.quantised = Quantised(*(array.ctypes.data for array in self._arrays))
+            self.arrays = [np.empty((capacity, width), dtype=dtype) for width, dtype in shapes]
+            self.quantised = Quantised(*(array.ctypes.data for array in self.arrays))
 
 
 class NativeDecoder:

@@ -1,0 +1,112 @@
+"""The linear of every format: right, and each row alone to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.kernels import KINDS, OpenPool, RandomMatrix, dequantised, plain_library
+
+COLUMNS = 512
+QUANTISED_KINDS = [kind for kind in KINDS if kind not in ("F32", "F16", "BF16")]
+
+
+def activations(tokens: int, seed: int = 1, columns: int = COLUMNS) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    spread = np.exp(random.standard_normal((tokens, columns // 32, 1)) * 2)  # blocks of very different size
+    return (random.standard_normal((tokens, columns // 32, 32)) * spread).reshape(tokens, columns).astype(np.float32)
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """Activations as the quantised formats see them, in float64."""
+    blocks = x.reshape(len(x), -1, 32)
+    largest = np.abs(blocks).max(axis=2, keepdims=True)
+    inverse = np.float32(127.0) / np.maximum(largest, np.float32(1e-30))
+    whole = np.rint(blocks * inverse)
+    return (whole.astype(np.float64) * (largest.astype(np.float64) / 127.0)).reshape(x.shape)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_multiplies(kind):
+    matrix, x = RandomMatrix(kind, 40, COLUMNS), activations(11)
+    with OpenPool() as pool:
+        found = pool.multiply(matrix, x)
+    seen = rounded(x) if kind in QUANTISED_KINDS else x.astype(np.float64)
+    weights = dequantised(kind, matrix.raw, COLUMNS).astype(np.float64)
+    tolerance = 1e-5 * (np.abs(seen) @ np.abs(weights).T).max()
+    np.testing.assert_allclose(found, seen @ weights.T, rtol=1e-4, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_instructions_compute_what_plain_code_computes_to_the_last_bit(kind):
+    matrix, x = RandomMatrix(kind, 40, COLUMNS), activations(11)
+    with OpenPool() as pool, OpenPool(library=plain_library()) as plain:
+        np.testing.assert_array_equal(pool.multiply(matrix, x), plain.multiply(matrix, x))
+
+
+@pytest.mark.parametrize("kind", QUANTISED_KINDS)
+@pytest.mark.parametrize("fill", [0x00, 0x7F, 0x80, 0xFF])
+def test_the_largest_weights_and_activations_do_not_overflow(kind, fill):
+    matrix = RandomMatrix(kind, 32, 256, fill=fill)
+    x = np.full((3, 256), -1.0, dtype=np.float32)
+    x[1] = 1.0
+    x[2, ::2] = 1.0
+    with OpenPool() as pool:
+        found = pool.multiply(matrix, x)
+    expected = x.astype(np.float64) @ dequantised(kind, matrix.raw, 256).astype(np.float64).T
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(KINDS),
+    st.lists(st.integers(0, 63), min_size=1, max_size=40),
+    st.integers(1, 3),
+    st.sampled_from([16, 40, 100]),
+)
+def test_a_row_s_result_depends_on_no_other_row_and_on_no_thread(kind, tokens, threads, rows):
+    matrix, x = RandomMatrix(kind, rows, 256), activations(64, columns=256)
+    with OpenPool(threads) as pool, OpenPool(1) as alone:
+        together = pool.multiply(matrix, x[tokens])
+        for token, found in zip(tokens, together, strict=True):
+            np.testing.assert_array_equal(found, alone.multiply(matrix, x[token : token + 1])[0])
+
+
+def test_bias_and_what_is_there_are_added():
+    matrix, x = RandomMatrix("Q4_1", 21, 64), activations(3, columns=64)
+    random = np.random.default_rng(5)
+    bias = random.standard_normal(32).astype(np.float32)[:21].copy()
+    before = random.standard_normal((3, 21)).astype(np.float32)
+    with OpenPool() as pool:
+        plain = pool.multiply(matrix, x)
+        np.testing.assert_array_equal(pool.multiply(matrix, x, bias=bias), plain + bias)
+        np.testing.assert_array_equal(pool.multiply(matrix, x, bias=bias, y=before), before + (plain + bias))
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_finite_stays_so_in_its_row_alone(kind, broken):
+    matrix, x = RandomMatrix(kind, 16, 256), activations(6, columns=256)
+    with OpenPool() as pool:
+        whole = pool.multiply(matrix, x)
+        x[2, 77] = broken
+        found = pool.multiply(matrix, x)
+    assert not np.isfinite(found[2]).any()
+    np.testing.assert_array_equal(np.delete(found, 2, axis=0), np.delete(whole, 2, axis=0))
+
+
+def test_activations_are_rounded_to_the_nearest_127th_of_their_block():
+    x = activations(5)
+    x[3] = 0.0
+    x[4] *= 1e-38
+    with OpenPool() as pool, OpenPool(library=plain_library()) as plain:
+        rows, expected = pool.quantise(x), plain.quantise(x)
+    for ours, theirs in zip(rows.arrays, expected.arrays, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    values, scales, scaled_sums, half_sums = rows.arrays
+    restored = values.reshape(5, -1, 32) * scales[..., None]
+    assert (np.abs(restored.reshape(5, -1) - x)[:4] <= np.repeat(scales, 32, axis=1)[:4] * 0.5001).all()
+    np.testing.assert_array_equal(half_sums, values.reshape(5, -1, 16).sum(axis=2, dtype=np.int32))
+    np.testing.assert_array_equal(scaled_sums, scales * half_sums.reshape(5, -1, 2).sum(axis=2).astype(np.float32))
