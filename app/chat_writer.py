@@ -62,6 +62,8 @@ class ChatWriter:
         self._form = form
         self._answer = answer
         self._begun = [False] * answer.num_choices
+        self._plain: dict[int, sse.TextEvents] = {}
+        """By choice: for deltas that are text and nothing else."""
         calls = form.calls
         self._readers = [CallReader(calls) for _ in range(answer.num_choices)] if calls else None
 
@@ -119,6 +121,8 @@ class ChatWriter:
         return AnswerMessage(None, tool_calls=calls), reader.finish_reason(finish_reason)
 
     def _frames(self, index: int, output: RequestOutput) -> list[bytes]:
+        if self._begun[index] and self._is_plain(output):
+            return [self._plain_event(index, output.text)] if output.text else []
         frames = [] if self._begun[index] else [self._event(index, Delta("assistant", ""))]
         self._begun[index] = True
         logprobs = chat_logprobs(output.logprobs) if self._form.logprobs and output.logprobs else None
@@ -132,6 +136,19 @@ class ChatWriter:
                 reason = self._readers[index].finish_reason(reason)
             frames.append(self._event(index, Delta(), finish_reason=reason, stop_reason=output.stop_reason))
         return frames
+
+    def _is_plain(self, output: RequestOutput) -> bool:
+        form = self._form
+        return output.finish_reason is None and not (
+            form.logprobs or form.return_token_ids or self._readers is not None or self._head.continuous_usage
+        )
+
+    def _plain_event(self, index: int, text: str) -> bytes:
+        if index not in self._plain:
+            choice = ChatChunkChoice(index, Delta(content=""))
+            chunk = self._chunk([choice], usage=self._head.usage(self._answer))
+            self._plain[index] = sse.TextEvents(chunk, "content")
+        return self._plain[index].event(text)
 
     def _deltas(self, index: int, output: RequestOutput, told: bool) -> Sequence[Delta]:
         """Text that is held back gives no delta, unless something else must be `told` of its tokens."""

@@ -69,10 +69,11 @@ class CompletionWriter:
         self._answer = answer
         self._logprobs = [CompletionLogprobsWriter() for _ in range(answer.num_choices)]
         self._begun = [False] * answer.num_choices
+        self._plain: dict[int, sse.TextEvents] = {}
+        """By choice: for deltas that are text and nothing else."""
 
     def frames(self, outputs: list[tuple[int, RequestOutput]]) -> list[bytes]:
-        pieces = [(index, self._piece(index, output)) for index, output in outputs]
-        return [self._event(index, piece) for index, piece in pieces if _is_told(piece)]
+        return [frame for index, output in outputs for frame in self._frames(index, output)]
 
     def closing(self) -> list[bytes]:
         if not self._head.include_usage:
@@ -87,6 +88,24 @@ class CompletionWriter:
                 pieces[index].add(self._piece(index, output))
         choices = [self._choice(index, piece, whole=True) for index, piece in enumerate(pieces)]
         return self._completion(choices, usage=self._answer.usage())
+
+    def _frames(self, index: int, output: RequestOutput) -> list[bytes]:
+        if self._begun[index] and self._is_plain(output):
+            return [self._plain_event(index, output.text)] if output.text else []
+        piece = self._piece(index, output)
+        return [self._event(index, piece)] if _is_told(piece) else []
+
+    def _is_plain(self, output: RequestOutput) -> bool:
+        form = self._form
+        return output.finish_reason is None and not (
+            form.logprobs or form.prompt_logprobs or form.return_token_ids or self._head.continuous_usage
+        )
+
+    def _plain_event(self, index: int, text: str) -> bytes:
+        if index not in self._plain:
+            chunk = self._completion([self._choice(index, _Piece())], usage=self._head.usage(self._answer))
+            self._plain[index] = sse.TextEvents(chunk, "text")
+        return self._plain[index].event(text)
 
     def _piece(self, index: int, output: RequestOutput) -> _Piece:
         piece = _Piece(

@@ -24,3 +24,18 @@ def event(chunk: msgspec.Struct) -> bytes:
 def raw_event(data: bytes) -> bytes:
     """One event of JSON that is already encoded."""
     return b"data: " + data + b"\n\n"
+
+
+class TextEvents:
+    """Events of which only one text differs: everything around it is encoded once."""
+
+    def __init__(self, chunk: msgspec.Struct, field: str) -> None:
+        """`chunk` has "" in its only field of this name."""
+        name = f'"{field}":'.encode()
+        # No string in the chunk can look like this, since JSON puts a backslash before a quote in a string.
+        before, found, self._after = event(chunk).partition(name + b'""')
+        assert found, f"{field} is not empty in {chunk}"
+        self._before = before + name
+
+    def event(self, text: str) -> bytes:
+        return self._before + _ENCODER.encode(text) + self._after

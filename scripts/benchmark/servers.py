@@ -41,6 +41,7 @@ def vllm(python: Path, directory: Path, arguments: Sequence[str]) -> Server:
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_CPU_OMP_THREADS_BIND": f"{cores[0]}-{cores[-1]}",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_TARGET_DEVICE": "cpu",
         "LD_PRELOAD": ":".join(map(str, preloads(python))),
     }
     environment = {name: os.environ.get(name, value) for name, value in environment.items()}
