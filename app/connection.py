@@ -2,9 +2,10 @@
 
 Two things go wrong between hypercorn and Quart, and are put right here. Quart enters a streamed body only after the
 headers are out, and never if the client has gone by then: so a generation that the route opens is owned by the
-connection, not by the body. And hypercorn, while it sends the last piece of a response, already tells the application
-of the disconnect, for which Quart cancels the very task that is sending: so the last piece is sent in a shield, or a
-connection that is to be closed would stay open for ever.
+connection, not by the body. And hypercorn's HTTP/1, while it sends the last piece of a response, already tells the
+application of the disconnect, for which Quart cancels the very task that is sending: so the disconnect waits until the
+last piece is out, or a connection that is to be closed would stay open for ever. How long the piece may take is
+app/bounded_send.py's concern alone.
 """
 
 from __future__ import annotations
@@ -13,29 +14,45 @@ from contextlib import AsyncExitStack
 from typing import cast
 
 import trio
-from hypercorn.typing import ASGISendCallable, ASGISendEvent
+from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent
 from quart import Request
 from quart_trio.asgi import TrioASGIHTTPConnection
 
 _KEY = "trillm.request_stack"
-_LAST_PIECE_SECONDS = 30.0
-"""How long the end of a response may take to leave, when the client is told to have gone."""
 
 
 class Connection(TrioASGIHTTPConnection):  # type: ignore[misc]
     """Gives each request an exit stack that outlives its handler and is left in the same task."""
 
-    async def handle_request(self, nursery: trio.Nursery, request: Request, send: ASGISendCallable) -> None:
+    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        sent: trio.Event | None = None
+        """Set once the last piece is out; None until it is begun."""
+
+        async def receive_after_last_piece() -> ASGIReceiveEvent:
+            event = await receive()
+            if event["type"] == "http.disconnect" and sent is not None:
+                await sent.wait()
+            return event
+
         async def send_to_the_end(message: ASGISendEvent) -> None:
+            nonlocal sent
             if message["type"] == "http.response.body" and not message.get("more_body"):
-                with trio.move_on_after(_LAST_PIECE_SECONDS, shield=True):
+                sent = trio.Event()
+                try:
                     await send(message)
+                finally:
+                    sent.set()
             else:
                 await send(message)
 
+        # HTTP/2 tells of a disconnect after the last piece, and waits for ever with it if the client is really gone.
+        early = self.scope["http_version"] < "2"
+        await super().__call__(receive_after_last_piece if early else receive, send_to_the_end)
+
+    async def handle_request(self, nursery: trio.Nursery, request: Request, send: ASGISendCallable) -> None:
         async with AsyncExitStack() as stack:
             self.scope[_KEY] = stack
-            await super().handle_request(nursery, request, send_to_the_end)
+            await super().handle_request(nursery, request, send)
 
 
 def request_stack(request: Request) -> AsyncExitStack:

@@ -23,7 +23,7 @@ from hypercorn.utils import wrap_app
 from quart_trio import QuartTrio
 
 from actors.handles import HouseSpec, die_with_parent, open_actors
-from app.bounded_send import bound_sends
+from app.bounded_send import BoundedSends
 from app.checkpoints.inspect import describe
 from app.checkpoints.resolve import Checkpoint
 from app.checkpoints.weights import check_weights
@@ -95,27 +95,33 @@ async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
     Raises CheckpointError for a checkpoint that cannot be served, and OSError when the address cannot be bound, both
     before any process is started.
     """
-    bound_sends(settings.send_timeout)
     service = Service(settings, checkpoint)
     config = hypercorn_config(settings)
     sockets = config.create_sockets()
     for listener in sockets.insecure_sockets:
         listener.listen(config.backlog)
     stop = trio.Event()
+    sends = BoundedSends(settings.send_timeout)
+    with sends.installed():
+        await run_until(stop, service, sends, config, sockets)
+    if service.client.failure is not None:
+        return 1
+    logger.info("stopped")
+    return 0
+
+
+async def run_until(stop: trio.Event, service: Service, sends: BoundedSends, config: Config, sockets: Sockets) -> None:
+    """The nurseries of `trillm serve`: actors outside, connections inside."""
     async with trio.open_nursery() as actors:
         actors.start_soon(service.run_actors)
         async with trio.open_nursery() as around:
-            around.start_soon(stop_on_signal, service, stop)
+            around.start_soon(stop_on_signal, service, sends, stop)
             around.start_soon(stop_on_failure, service, stop)
             around.start_soon(announce, service, address(sockets))
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
             await worker_serve(app, config, sockets=sockets, shutdown_trigger=stop.wait)
             around.cancel_scope.cancel()
         actors.cancel_scope.cancel()
-    if service.client.failure is not None:
-        return 1
-    logger.info("stopped")
-    return 0
 
 
 def hypercorn_config(settings: Settings) -> Config:
@@ -162,9 +168,9 @@ def hint(service: Service, url: str | None) -> str:
     return f" at {url}/v1 — try: curl {url}/v1/{path}{key} {header} -d '{body}'"
 
 
-async def stop_on_signal(service: Service, stop: trio.Event) -> None:
+async def stop_on_signal(service: Service, sends: BoundedSends, stop: trio.Event) -> None:
     """The first SIGTERM or SIGINT drains: no new requests, running ones finish until the deadline. A second one ends
-    those at once, with an error frame."""
+    those at once, with an error frame for whoever reads it."""
     ended = UnavailableError("The server is shutting down")
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         await anext(signals)
@@ -174,6 +180,7 @@ async def stop_on_signal(service: Service, stop: trio.Event) -> None:
         with trio.move_on_after(drain_limit(service)):
             await anext(signals)
         service.client.end_all(ended)
+        sends.hurry()
         async for _ in signals:
             pass  # it is being stopped as fast as the deadlines allow
 
@@ -226,7 +233,6 @@ def attach_to_lifespan(service: Service) -> QuartTrio:
     hypercorn's command cannot be told to exit with a status by an application. When the service cannot go on, this
     worker terminates, which takes hypercorn down; a unit file should restart it always, not on failure only.
     """
-    bound_sends(service.settings.send_timeout)
     if multiprocessing.parent_process() is not None:
         die_with_parent(os.getppid())
 
@@ -238,6 +244,11 @@ def attach_to_lifespan(service: Service) -> QuartTrio:
 
 
 async def live_in_worker(service: Service) -> None:
+    with BoundedSends(service.settings.send_timeout).installed():
+        await live_with_actors(service)
+
+
+async def live_with_actors(service: Service) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run_actors)
         nursery.start_soon(leave_termination_to_master)

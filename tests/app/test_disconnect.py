@@ -1,21 +1,19 @@
-"""A client that goes away leaves nothing running, at whatever moment it goes; one that does not read hinders nobody."""
+"""A client that goes away leaves nothing running, at whatever moment it goes."""
 
 from __future__ import annotations
 
 import json
 import socket
 import struct
-from functools import partial
 from typing import Any
 
 import pytest
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve
 from trio.testing import wait_all_tasks_blocked
 
-from tests.helpers.app_under_test import AppUnderTest, make_app
+from tests.helpers.app_under_test import make_app
 from tests.helpers.asgi import Exchange, http_scope
+from tests.helpers.loopback import serve_on_loopback
 
 
 def ask(stream: bool, path: str = "/v1/completions") -> Exchange:
@@ -59,27 +57,6 @@ async def test_who_leaves_while_the_headers_go_out_leaves_nothing_running(stream
         assert under_test.engine.num_left == 1
 
 
-async def test_who_does_not_read_hinders_nobody() -> None:
-    under_test = make_app()
-    deaf = ask(stream=True)
-    deaf.blocked = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(deaf.run, under_test.app)
-        await wait_all_tasks_blocked()
-        assert (await under_test.complete(max_tokens=5)).status_code == 200
-        deaf.blocked.set()
-    assert deaf.data.endswith(b"data: [DONE]\n\n")
-    assert under_test.engine.num_requests == 0
-
-
-async def serve_on_loopback(under_test: AppUnderTest, nursery: trio.Nursery) -> int:
-    config = Config()
-    config.bind = ["127.0.0.1:0"]
-    config.accesslog = config.errorlog = None
-    urls = await nursery.start(partial(serve, under_test.app, config, shutdown_trigger=trio.sleep_forever))
-    return int(urls[0].rpartition(":")[2])
-
-
 def request_bytes(stream: bool, version: str = "1.1", header: str = "X-Other: x", **fields: Any) -> bytes:
     body = json.dumps({"prompt": "Hi", "stream": stream, **fields}).encode()
     head = f"POST /v1/completions HTTP/{version}\r\nHost: x\r\nContent-Type: application/json\r\n{header}\r\n"
@@ -95,7 +72,7 @@ async def test_over_a_socket_a_close_and_a_reset_end_the_generation(stream: bool
     under_test.engine.hold()
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            port = await serve_on_loopback(under_test, nursery)
+            port = await serve_on_loopback(under_test.app, nursery)
             client = await trio.open_tcp_stream("127.0.0.1", port)
             await client.send_all(request_bytes(stream))
             if stream:
@@ -116,7 +93,7 @@ async def test_over_a_socket_a_stream_and_an_answer_share_a_connection() -> None
     under_test = make_app()
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            port = await serve_on_loopback(under_test, nursery)
+            port = await serve_on_loopback(under_test.app, nursery)
             client = await trio.open_tcp_stream("127.0.0.1", port)
             received = b""
             await client.send_all(request_bytes(True, max_tokens=3))
@@ -139,7 +116,7 @@ async def test_over_a_socket_a_connection_that_is_to_be_closed_is_closed(
     under_test = make_app()
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            port = await serve_on_loopback(under_test, nursery)
+            port = await serve_on_loopback(under_test.app, nursery)
             client = await trio.open_tcp_stream("127.0.0.1", port)
             await client.send_all(request_bytes(stream, version, header, max_tokens=3))
             received = b"".join([piece async for piece in client])
