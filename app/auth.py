@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 
@@ -19,6 +20,8 @@ from protocol.errors import BadRequestError, TrillmError
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics"})
 """What probes and Prometheus read. They run no model and tell nothing of any request."""
+
+_HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:]*))(?::[0-9]*)?")
 
 
 class InvalidKeyError(BadRequestError):
@@ -67,21 +70,28 @@ class AuthenticationMiddleware:
 
 
 class LoopbackMiddleware:
-    """Without keys, only who comes in over a loopback address (or a Unix socket) is served.
+    """Without keys, only who comes in over a loopback address (or a Unix socket) is served, and asks for it by a name
+    that is always this machine's.
 
     `trillm serve` does not listen elsewhere then; hypercorn's own command binds what it is told to, without asking us.
+    The name matters because a web page may let its own name point to 127.0.0.1, and its visitor's browser then takes
+    the server for the page's own.
     """
 
     def __init__(self, app: ASGIFramework) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        if scope["type"] not in ("http", "websocket") or _is_local(scope.get("server")):
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        refusal = _refusal(scope.get("server"), list(scope["headers"]))
+        if refusal is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "no API key is configured"})
         else:
-            await _refuse(send, NotLocalError("This server has no API key, so it answers on loopback addresses only"))
+            await _refuse(send, NotLocalError(f"This server has no API key, so it {refusal}"))
 
 
 class NotLocalError(BadRequestError):
@@ -89,14 +99,32 @@ class NotLocalError(BadRequestError):
     code = "loopback_only"
 
 
-def _is_local(server: tuple[str, int | None] | None) -> bool:
-    """Whether the address that the connection came in on is a loopback address or a Unix socket's path."""
+def _refusal(server: tuple[str, int | None] | None, headers: Sequence[tuple[bytes, bytes]]) -> str | None:
+    """Why who comes in at this address with these headers is turned away."""
     if server is None or server[1] is None:
-        return True
+        return None  # a Unix socket, which no web page reaches
+    if not _is_loopback(server[0]):
+        return "answers on loopback addresses only"
+    hosts = [value for name, value in headers if name.lower() == b"host"]
+    if all(_is_local_name(host) for host in hosts):  # HTTP/1.0 need not send one
+        return None
+    return "answers only to the names localhost, 127.0.0.1 and [::1] (in the Host header)"
+
+
+def _is_loopback(address: str) -> bool:
     try:
-        return ipaddress.ip_address(server[0]).is_loopback
+        return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
+
+
+def _is_local_name(host: bytes) -> bool:
+    """Whether a Host header's value, without its port, is localhost (RFC 6761: with all below it) or a loopback IP."""
+    match = _HOST.fullmatch(host.decode("latin-1").strip().lower())
+    if match is None:
+        return False
+    name = (match["address"] or match["name"]).removesuffix(".")
+    return name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
 
 
 async def _refuse(send: ASGISendCallable, error: TrillmError) -> None:

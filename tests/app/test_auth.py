@@ -173,14 +173,51 @@ async def test_one_spelling_per_route_even_with_a_key() -> None:
 )
 async def test_without_keys_only_loopback_addresses_are_answered(server, status):
     """hypercorn's command may be bound to any address without asking us."""
-    sent = []
+    exchange = Exchange(http_scope("GET", "/v1/models", [(b"host", b"localhost")], server=server))
+    await exchange.run(LoopbackMiddleware(Inside()))
 
-    async def app(scope, receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+    assert exchange.status == status
 
-    async def send(event):
-        sent.append(event)
 
-    await LoopbackMiddleware(app)({"type": "http", "server": server}, None, send)
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((host, 200) for host in ("localhost", "LocalHost:8000", "localhost.", "a.localhost:1", "[::1]:80", "[::1]")),
+        *((host, 200) for host in ("127.0.0.1:8000", "127.9.9.9", " localhost ")),
+        *((host, 403) for host in ("evil.example", "evil.example:8000", "localhost.evil.example", "evillocalhost", "")),
+        *((host, 403) for host in ("192.0.2.1", "0.0.0.0", "[2001:db8::1]:80", "127.0.0.1.evil.example", "::1", "[")),
+        *((host, 403) for host in ("localhost@evil.example", "localhost:80:80", "evil.example:127.0.0.1", "ü", "a,b")),
+    ],
+)
+async def test_without_keys_only_names_of_this_machine_are_answered(host: str, status: int) -> None:
+    """A web page whose own name points to 127.0.0.1 is asked for under that name."""
+    headers = [(b"Host", host.encode()), (b"origin", b"http://evil.example")]
+    exchange = Exchange(http_scope("POST", "/v1/completions", headers))
+    await exchange.run(LoopbackMiddleware(Inside()))
 
-    assert sent[0]["status"] == status
+    assert exchange.status == status
+    assert exchange.num_received == 0
+    if status == 403:
+        assert json.loads(exchange.data)["error"]["code"] == "loopback_only"
+
+
+async def test_a_second_host_does_not_hide_the_first() -> None:
+    exchange = Exchange(http_scope("GET", "/v1/models", [(b"host", b"localhost"), (b"host", b"evil.example")]))
+    await exchange.run(LoopbackMiddleware(Inside()))
+
+    assert exchange.status == 403
+
+
+@pytest.mark.parametrize("server", [("/run/trillm.sock", None), None])
+async def test_over_a_unix_socket_the_name_does_not_matter(server: tuple[str, None] | None) -> None:
+    exchange = Exchange(http_scope("GET", "/v1/models", [(b"host", b"anything")], server=server))
+    await exchange.run(LoopbackMiddleware(Inside()))
+
+    assert exchange.status == 200
+
+
+async def test_without_a_host_as_in_http_1_0_a_loopback_address_suffices() -> None:
+    exchange = Exchange(http_scope("GET", "/v1/models"))
+    await exchange.run(LoopbackMiddleware(Inside()))
+
+    assert exchange.status == 200

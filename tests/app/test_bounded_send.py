@@ -58,7 +58,7 @@ class Place:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         await client.connect(("127.0.0.1", self.port))
         stream = trio.SocketStream(client)
-        await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        await stream.send_all(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         return stream
 
 

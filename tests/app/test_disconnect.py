@@ -59,7 +59,7 @@ async def test_who_leaves_while_the_headers_go_out_leaves_nothing_running(stream
 
 def request_bytes(stream: bool, version: str = "1.1", header: str = "X-Other: x", **fields: Any) -> bytes:
     body = json.dumps({"prompt": "Hi", "stream": stream, **fields}).encode()
-    head = f"POST /v1/completions HTTP/{version}\r\nHost: x\r\nContent-Type: application/json\r\n{header}\r\n"
+    head = f"POST /v1/completions HTTP/{version}\r\nHost: localhost\r\nContent-Type: application/json\r\n{header}\r\n"
     head += f"Content-Length: {len(body)}\r\n"
     return head.encode() + b"\r\n" + body
 
