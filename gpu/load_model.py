@@ -18,11 +18,13 @@ from gpu.kernels.library import open_library
 from gpu.kv_pool import KvPool, KvPoolSize, free_bytes, kv_pool_size
 from gpu.model import Model
 from gpu.models.decoder import Decoder
+from gpu.models.transformers_checkpoint import load_transformers
+from gpu.models.transformers_model import TransformersModel
 from gpu.native_model import KV_DTYPE, NativeModel, NativePlan, why_not
 from gpu.runner import Report
 from gpu.torch_model import TorchModel
 from gpu.weights import GGUF_INDEX, WeightLoader, WeightSource, open_weights
-from protocol.errors import CheckpointError, StartError
+from protocol.errors import CheckpointError, StartError, UnknownVariantError
 from protocol.spec import EngineSpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -34,9 +36,12 @@ def load_model(spec: EngineSpec, report: Report) -> tuple[Model, KvPoolSize]:
     """Load the checkpoint that `spec` names. Raises CheckpointError if it cannot be served, StartError if the device or
     the data type is not to be had here."""
     torch.set_num_threads(1)  # copying is bound by memory, and threads that wait for each other slow it down
-    config = ModelConfig.read(Path(spec.checkpoint)).for_length(spec.max_model_len)
     device = pick_device(spec.device)
-    dtype = pick_dtype(spec.dtype, config, device)
+    try:
+        config = ModelConfig.read(Path(spec.checkpoint)).for_length(spec.max_model_len)
+    except UnknownVariantError as error:
+        return _with_transformers(spec, error, device)
+    dtype = pick_dtype(spec.dtype, config.dtype, device)
     source = open_weights(Path(spec.checkpoint))
     if spec.dtype == "auto" and device.type == "cpu" and (native := _native(spec, config, source, report)) is not None:
         return native
@@ -45,6 +50,21 @@ def load_model(spec: EngineSpec, report: Report) -> tuple[Model, KvPoolSize]:
     size = kv_pool_size(spec, config, dtype, *free_bytes(device))
     model = TorchModel(decoder, config, KvPool(size, config, dtype, device), loader.num_bytes)
     torch.set_num_threads(compute_threads(spec.threads))
+    return model, size
+
+
+def _with_transformers(
+    spec: EngineSpec, unknown: UnknownVariantError, device: torch.device
+) -> tuple[TransformersModel, KvPoolSize]:
+    """What our decoder does not compute. Only for checkpoints in safetensors."""
+    if (Path(spec.checkpoint) / GGUF_INDEX).exists():
+        raise unknown
+    torch.set_num_threads(compute_threads(spec.threads))
+    model = load_transformers(
+        Path(spec.checkpoint), unknown.message, lambda saved: pick_dtype(spec.dtype, saved, device), device
+    )
+    size = kv_pool_size(spec, model.shape, DTYPES[model.dtype], *free_bytes(device))
+    model.use_pool(KvPool(size, model.shape, DTYPES[model.dtype], device))
     return model, size
 
 
@@ -85,11 +105,11 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def pick_dtype(name: str, config: ModelConfig, device: torch.device) -> torch.dtype:
+def pick_dtype(name: str, saved: str | None, device: torch.device) -> torch.dtype:
     """ "auto" is float32 on a CPU, whose half-precision arithmetic is slow in torch, and the checkpoint's own type on a
     GPU."""
     if name == "auto":
-        name = "float32" if device.type == "cpu" else config.dtype or "bfloat16"
+        name = "float32" if device.type == "cpu" else saved or "bfloat16"
     if name not in DTYPES:
         raise CheckpointError(f"data type {name!r} is none of {', '.join(DTYPES)}")
     return DTYPES[name]

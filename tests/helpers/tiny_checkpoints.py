@@ -202,7 +202,7 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
 def make_checkpoint(directory: Path, kind: str = "llama", shard_size: str = "1GB") -> PreTrainedModel:
     """Write a checkpoint of this kind (a key of MODELS) into the directory; returns the model that it was made of."""
     model = MODELS[kind]().eval()
-    _randomise(model)
+    randomise(model)
     model.save_pretrained(directory, max_shard_size=shard_size)
     write_tokenizer(directory)
     return model
@@ -231,7 +231,7 @@ def write_tokenizer(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def _randomise(model: PreTrainedModel) -> None:
+def randomise(model: PreTrainedModel) -> None:
     """Weights large enough that every part of the arithmetic shows in the logits, biases and norms included."""
     generator = torch.Generator().manual_seed(20240517)
     with torch.no_grad():
