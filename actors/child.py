@@ -1,7 +1,7 @@
 """Entry point of every child process: `python -m actors.child NAME PARENT_PID`.
 
 Reads its spec from stdin, answers over what was stdout, runs its actor's main, and leaves when stdin closes: then the
-parent is gone. Composition happens here and nowhere else: the links are made and handed to a main that knows no socket.
+parent is gone. Each kind of actor makes its links in its own main's `run_…_process`.
 """
 
 from __future__ import annotations

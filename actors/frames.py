@@ -13,7 +13,7 @@ from protocol.codec import Codec
 
 T = TypeVar("T")
 
-MAX_FRAME_BYTES = 1024 * 1024
+MAX_CONTROL_BYTES = 4 * 1024 * 1024
 
 
 class FrameReader(Generic[T]):
@@ -41,8 +41,8 @@ class FrameReader(Generic[T]):
         if len(self._buffer) < 4:
             return None
         end = 4 + int.from_bytes(self._buffer[:4], "little")
-        if end > MAX_FRAME_BYTES:
-            raise trio.BrokenResourceError(f"a control frame of {end} bytes; the limit is {MAX_FRAME_BYTES}")
+        if end > MAX_CONTROL_BYTES:
+            raise trio.BrokenResourceError(f"a control frame of {end} bytes; the limit is {MAX_CONTROL_BYTES}")
         if len(self._buffer) < end:
             return None
         frame = bytes(self._buffer[4:end])

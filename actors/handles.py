@@ -92,8 +92,8 @@ class House(Protocol):
     def events(self) -> Inbox[HouseEvent]:
         """Everything that the app has to know, in order; for one reader."""
 
-    def engine_facts(self, index: EngineIndex) -> EngineFacts | None:
-        """What the engine's present incarnation learnt; None while it is not ready."""
+    def engine_facts(self, index: EngineIndex, epoch: Epoch) -> EngineFacts | None:
+        """What this incarnation of the engine learnt; None if it is not the one that is up."""
 
     def send_to_engine(self, index: EngineIndex, message: EngineInput) -> bool:
         """Whether it was sent: False if the message's epoch is not the one that is up."""

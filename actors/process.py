@@ -26,6 +26,7 @@ ASK_SECONDS = 5.0
 PASSIVE_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Compute threads must not spin for each other beside the server on shared cores: steps then take many times as long.
 Read by OpenMP when it is loaded; an operator's own setting wins."""
+SIGNAL_NAMES = {int(number): number.name for number in signal.Signals}
 TERMINATE_SECONDS = 2.0
 """How long after SIGTERM, before SIGKILL."""
 
@@ -78,7 +79,7 @@ class ChildProcess:
         if code is None:
             return "still running"
         if code < 0:
-            return f"killed by {signal.Signals(-code).name}"
+            return f"killed by {SIGNAL_NAMES.get(-code, f'signal {-code}')}"
         return f"exited with status {code}"
 
     def kill(self) -> None:
@@ -112,6 +113,8 @@ class ChildProcess:
 async def open_process(spec: ActorSpec, name: str) -> AsyncIterator[ChildProcess]:
     """Start `python -m actors.child NAME` and hand it its spec; on leaving, however it comes, the child is stopped.
 
+    Raises OSError if no process can be had.
+
     The child's stderr is ours. It gets a session of its own, so that a signal to our process group (Ctrl-C, say)
     reaches only us, and we decide in which order things end.
     """
@@ -122,7 +125,12 @@ async def open_process(spec: ActorSpec, name: str) -> AsyncIterator[ChildProcess
         start_new_session=True,
         env=PASSIVE_WAITING | os.environ,
     )
-    child = ChildProcess(popen, name)
+    try:
+        child = ChildProcess(popen, name)
+    except OSError:  # no descriptors left
+        popen.kill()
+        popen.wait()
+        raise
     try:
         try:
             await child.send(Start(version=VERSION, spec=spec))

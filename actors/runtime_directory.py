@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +17,8 @@ MAX_SOCKET_PATH = 107
 LONGEST_NAME = 24
 """Bytes that a socket's own name may take."""
 PREFIX = "trillm-"
+LOCK = "lock"
+"""Locked as long as the run lives."""
 
 
 def candidates() -> list[Path]:
@@ -26,14 +28,19 @@ def candidates() -> list[Path]:
 
 
 def remove_stale(parent: Path) -> None:
-    """Remove what runs of ours left there when they were killed: our user's directories whose process is gone."""
-    for entry in parent.glob(f"{PREFIX}*"):
-        match = re.fullmatch(rf"{PREFIX}(\d+)-\w+", entry.name)
+    """Remove what runs of ours left there when they were killed: our user's directories that nobody has locked.
+
+    A lock and not a pid, which may be another one's in another container that shares the place.
+    """
+    for entry in parent.glob(f"{PREFIX}*/{LOCK}"):
         try:
-            if match and entry.lstat().st_uid == os.getuid() and not Path(f"/proc/{match[1]}").exists():
-                shutil.rmtree(entry, ignore_errors=True)
-        except FileNotFoundError:
-            continue  # another run of ours was quicker
+            if entry.lstat().st_uid != os.getuid():
+                continue
+            with entry.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(entry.parent, ignore_errors=True)
+        except (FileNotFoundError, BlockingIOError):
+            continue  # another run of ours was quicker, or it is alive
 
 
 @contextmanager
@@ -47,12 +54,15 @@ def open_runtime_directory() -> Iterator[Path]:
         try:
             remove_stale(parent)
             directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
+            lock = (directory / LOCK).open("w")
         except OSError as error:
             refusals.append(f"{parent}: {error.strerror}")
             continue
-        try:
-            yield directory
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                yield directory
+            finally:
+                shutil.rmtree(directory, ignore_errors=True)
         return
     raise StartError("no place for the run's sockets; tried " + "; ".join(refusals))

@@ -22,7 +22,7 @@ from actors.handles import ActorState, EngineLost, HouseEvent, HouseFailed, Hous
 from actors.process import ChildProcess, open_process
 from actors.restart_policy import RestartPolicy
 from protocol.codec import APP_INPUT, ENGINE_INPUT, OUTPUT_INPUT
-from protocol.ids import ClientIndex, EngineIndex, Epoch
+from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch
 from protocol.links import Inbox, Links, ReceiveLink, SendLink, receive_batch
 from protocol.messages import AppInput, AttachEngine, EngineInput, OutputInput
 from protocol.sampling import Grammar, GrammarSource
@@ -39,9 +39,13 @@ from protocol.spec import (
     Ready,
 )
 
-CLIENT = ClientIndex(0)
 END_SECONDS = 5.0
 """After an actor has closed its control pipe, how long until it is no longer waited for but stopped."""
+
+SILENT_TICKS = 10
+"""Seconds without a heartbeat (they come every second, from another thread than the one that computes)."""
+STUCK_TICKS = 300
+"""Seconds that one step may take."""
 
 logger = logging.getLogger("trillm.supervisor")
 
@@ -63,6 +67,32 @@ class Record:
         self.fault: str | None = None
         self.last_end: str | None = None
         self.restarts = -1
+        self.silent_ticks = 0
+        self.stuck_ticks = 0
+
+    def begin(self, epoch: Epoch, process: ChildProcess) -> None:
+        self.epoch, self.process = epoch, process
+        self.heartbeat, self.heard_at = Heartbeat(0, "start", 0.0), trio.current_time()
+        self.silent_ticks = self.stuck_ticks = 0
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        moved = heartbeat.step != self.heartbeat.step or heartbeat.phase != "step"
+        self.heartbeat, self.heard_at, self.silent_ticks = heartbeat, trio.current_time(), 0
+        if moved:
+            self.stuck_ticks = 0
+
+    def tick(self) -> str | None:
+        """To be called once a second; what is wrong, if the actor is not to be waited for any longer.
+
+        Ticks and not times: a supervisor that was itself held up has missed ticks, and blames nobody.
+        """
+        self.silent_ticks += 1
+        self.stuck_ticks += 1
+        if self.silent_ticks > SILENT_TICKS:
+            return f"it has not been heard of for {SILENT_TICKS} s"
+        if self.heartbeat.phase == "step" and self.stuck_ticks > STUCK_TICKS:
+            return f"its step {self.heartbeat.step + 1} has not ended for {STUCK_TICKS} s"
+        return None
 
     def cannot_start(self) -> bool:
         """It said why it could not start, and never could: that is the operator's to mend, trying again is no use."""
@@ -94,7 +124,7 @@ class EngineUp:
 
     def attach(self) -> AttachEngine:
         spec = self.spec
-        return AttachEngine(spec.engine_index, spec.epoch, spec.requests_address, spec.outputs_addresses[CLIENT])
+        return AttachEngine(spec.engine_index, spec.epoch, spec.requests_address, spec.outputs_addresses[FIRST_CLIENT])
 
 
 @final
@@ -119,9 +149,9 @@ class Supervisor:
     def events(self) -> Inbox[HouseEvent]:
         return self._events
 
-    def engine_facts(self, index: EngineIndex) -> EngineFacts | None:
+    def engine_facts(self, index: EngineIndex, epoch: Epoch) -> EngineFacts | None:
         up = self._engines.get(index)
-        return up.facts if up else None
+        return up.facts if up and up.spec.epoch == epoch else None
 
     def send_to_engine(self, index: EngineIndex, message: EngineInput) -> bool:
         up = self._engines.get(index)
@@ -159,19 +189,24 @@ class Supervisor:
         while True:
             record.restarts += 1
             record.fault = None
-            await incarnation()
+            try:
+                await incarnation()
+            except OSError as error:  # no process, descriptor or socket to be had
+                record.last_end = "not started"
+                logger.error("%s cannot be started: %s", name, error)
             if record.cannot_start():
-                return self._give_up(f"{name} could not start: {record.fault}")
+                return self._give_up(f"{name} could not start", record.fault)
             delay = policy.died(trio.current_time())
-            logger.error("%s ended: %s", name, record.last_end)
+            logger.error("%s ended: %s", name, record.fault or record.last_end)
             if delay is None:
                 limit = f"{policy.max_deaths} times within {policy.window:.0f} s"
-                return self._give_up(f"{name} died {limit}; the last time: {record.last_end}")
+                return self._give_up(f"{name} died {limit}", record.fault or record.last_end)
             logger.info("%s is started again in %.2f s", name, delay)
             await trio.sleep(delay)
 
-    def _give_up(self, reason: str) -> None:
-        logger.critical("%s", reason)
+    def _give_up(self, reason: str, detail: str | None) -> None:
+        """The reason is for everybody, the detail for the operator's log."""
+        logger.critical("%s: %s", reason, detail)
         self._say.send_nowait(HouseFailed(reason))
 
     async def _engine_incarnation(self, index: EngineIndex) -> None:
@@ -181,7 +216,7 @@ class Supervisor:
             engine_index=index,
             epoch=epoch,
             requests_address=self._address(f"e{index}.{epoch}.in"),
-            outputs_addresses={CLIENT: self._address(f"e{index}.{epoch}.out")},
+            outputs_addresses={FIRST_CLIENT: self._address(f"e{index}.{epoch}.out")},
         )
         record = self._records[f"engine-{index}"]
         link: SendLink[EngineInput] | None = None
@@ -201,7 +236,7 @@ class Supervisor:
     async def _output_incarnation(self) -> None:
         epoch = self._new_epoch()
         spec = OutputSpec(
-            client_index=CLIENT,
+            client_index=FIRST_CLIENT,
             epoch=epoch,
             inbox_address=self._address(f"o0.{epoch}.in"),
             app_address=self._address(f"o0.{epoch}.app"),
@@ -236,15 +271,23 @@ class Supervisor:
         gone; the record says the rest."""
         say, heard = trio.open_memory_channel[Facts](1)
         async with open_process(spec, record.name) as process, trio.open_nursery() as nursery:
-            record.epoch, record.process = spec.epoch, process
-            record.heartbeat, record.heard_at = Heartbeat(0, "start", 0.0), trio.current_time()
+            record.begin(spec.epoch, process)
             try:
                 nursery.start_soon(self._hear, record, process, say)
+                nursery.start_soon(self._watch, record, process)
                 yield heard
             finally:
                 record.process, record.ready = None, False
                 nursery.cancel_scope.cancel()
-        record.last_end = record.fault or process.describe_end()
+        record.last_end = process.describe_end()
+
+    async def _watch(self, record: Record, process: ChildProcess) -> None:
+        """A process that hangs is no better than a dead one, which we know what to do with."""
+        while True:
+            if wrong := record.tick():
+                record.fault = wrong
+                return process.kill()
+            await trio.sleep(1)
 
     async def _hear(self, record: Record, process: ChildProcess, say: trio.MemorySendChannel[Facts]) -> None:
         """Until the child's side of the control pipe closes, which is when the child dies or is about to."""
@@ -252,10 +295,9 @@ class Supervisor:
             try:
                 while True:
                     message = await process.receive()
-                    record.heard_at = trio.current_time()
                     match message:
                         case Heartbeat():
-                            record.heartbeat = message
+                            record.beat(message)
                         case Ready(facts=facts):
                             assert not isinstance(facts, GrammarFacts), "grammar checkers are the desk's"
                             record.ready = record.was_ready = True

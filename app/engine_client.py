@@ -6,6 +6,7 @@ no moment at which a cancellation could leave a request half registered.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
@@ -17,8 +18,8 @@ import trio
 
 from actors.handles import ActorState, EngineLost, House, HouseEvent, HouseFailed, OutputLost
 from app.engine import Prompt, Readiness
-from protocol.errors import EngineDeadError, TrillmError, UnavailableError
-from protocol.ids import ClientIndex, EngineIndex, Epoch, RequestId
+from protocol.errors import BadRequestError, EngineDeadError, TrillmError, UnavailableError
+from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
 from protocol.links import receive_batch
 from protocol.messages import (
     AbortRequest,
@@ -35,8 +36,9 @@ from protocol.messages import (
 from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts
 
-CLIENT = ClientIndex(0)
 UTILITY_SECONDS = 10.0
+LATE_SECONDS = 5.0
+"""Without a heartbeat, from when on an actor is not trusted with new requests. (The supervisor ends it after 10 s.)"""
 
 
 def merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
@@ -46,7 +48,7 @@ def merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
         offset=earlier.offset,
         token_ids=earlier.token_ids + later.token_ids,
         text=earlier.text + later.text,
-        logprobs=None if later.logprobs is None else (earlier.logprobs or []) + later.logprobs,
+        logprobs=earlier.logprobs if later.logprobs is None else (earlier.logprobs or []) + later.logprobs,
         prompt_logprobs=earlier.prompt_logprobs or later.prompt_logprobs,
         finish_reason=later.finish_reason,
         stop_reason=later.stop_reason,
@@ -61,6 +63,7 @@ class ActorGeneration:
 
     def __init__(self, request_ids: list[RequestId]) -> None:
         self.unfinished = dict(zip(request_ids, count(), strict=False))
+        self._num_tokens = [0] * len(request_ids)
         self._pending: dict[int, RequestOutput] = {}
         self._failure: TrillmError | None = None
         self._news = trio.Event()
@@ -71,6 +74,10 @@ class ActorGeneration:
 
     def put(self, output: RequestOutput) -> None:
         index = self.unfinished[output.request_id]
+        if output.offset != self._num_tokens[index] and output.error is None:
+            self.fail(EngineDeadError("A part of this answer was lost on its way"))
+            return
+        self._num_tokens[index] += len(output.token_ids)
         earlier = self._pending.get(index)
         self._pending[index] = merge(earlier, output) if earlier else output
         if output.finish_reason is not None:
@@ -95,6 +102,8 @@ class ActorGeneration:
 
 def describe(state: ActorState) -> str:
     """What an actor that is not ready is doing, for /ready."""
+    if state.ready:
+        return f"{state.name} has not been heard of for {state.heartbeat_age:.0f} s"
     progress = f" ({state.progress:.0%})" if state.phase == "load" and state.progress else ""
     last = f"; before that it was {state.last_end}" if state.last_end else ""
     return f"{state.name}: {state.phase}{progress}{last}"
@@ -161,13 +170,16 @@ class ActorEngineClient:
     @property
     def readiness(self) -> Readiness:
         reason = self._failure or self._draining
-        if reason is None and not self._attached:
+        if reason is None:
             reason = self._what_is_late()
+        if reason is None and not self._attached:
+            reason = "the actors are being connected"
         return Readiness(reason is None, reason or "")
 
-    def _what_is_late(self) -> str:
-        late = [describe(state) for state in (self._house.states() if self._house else []) if not state.ready]
-        return "; ".join(late) or "the actors are being connected"
+    def _what_is_late(self) -> str | None:
+        states = self._house.states() if self._house else []
+        late = [state for state in states if not state.ready or state.heartbeat_age > LATE_SECONDS]
+        return "; ".join(map(describe, late)) or None
 
     def generate(self, prompts: Sequence[Prompt]) -> AbstractAsyncContextManager[ActorGeneration]:
         return self._generate(prompts)
@@ -194,7 +206,7 @@ class ActorEngineClient:
         say, answer = trio.open_memory_channel[EngineState | TrillmError](1)
         self._calls[call_id] = (index, say)
         try:
-            if not self._actors.send_to_engine(index, UtilityRequest(epoch, CLIENT, call_id, GetState())):
+            if not self._actors.send_to_engine(index, UtilityRequest(epoch, FIRST_CLIENT, call_id, GetState())):
                 raise EngineDeadError(f"engine {index} is gone")
             with trio.fail_after(UTILITY_SECONDS):
                 state = await answer.receive()
@@ -211,9 +223,10 @@ class ActorEngineClient:
         self._draining = reason
 
     def end_all(self, error: TrillmError) -> None:
-        """Every live request ends with this error, now."""
-        for live in self._live.values():
-            live.generation.fail(error)
+        """Every live request ends with this error, now, here and in the actors."""
+        for generation in {id(live.generation): live.generation for live in self._live.values()}.values():
+            generation.fail(error)
+            self._abort(generation)
 
     async def run(self, house: House) -> None:
         """Serve over this house until cancelled."""
@@ -233,6 +246,11 @@ class ActorEngineClient:
         readiness = self.readiness
         if not readiness.ready:
             raise UnavailableError(f"Not ready: {readiness.reason}")
+        if len(prompts) > self._max_live:
+            raise BadRequestError(
+                f"n times the number of prompts is {len(prompts)}; this server takes at most {self._max_live} at once",
+                param="n",
+            )
         if len(self._live) + len(prompts) > self._max_live:
             raise UnavailableError(
                 f"Too many requests: {len(self._live)} are running or queued, the limit is {self._max_live}"
@@ -240,7 +258,7 @@ class ActorEngineClient:
                 code="queue_full",
             )
         generation = ActorGeneration([RequestId(f"r{next(self._ids)}") for _ in prompts])
-        arrival = trio.current_time()
+        arrival = time.monotonic()
         try:
             for request_id, prompt in zip(list(generation.unfinished), prompts, strict=True):
                 self._send(generation, request_id, prompt, arrival)
@@ -254,7 +272,7 @@ class ActorEngineClient:
         epoch = self._attached[index]
         request = EngineCoreRequest(
             epoch=epoch,
-            client_index=CLIENT,
+            client_index=FIRST_CLIENT,
             request_id=request_id,
             prompt_token_ids=prompt.prompt_token_ids,
             sampling_params=prompt.sampling_params,
@@ -281,7 +299,7 @@ class ActorEngineClient:
             if live := self._live.pop(request_id, None):
                 by_engine.setdefault((live.engine_index, live.epoch), []).append(request_id)
         for (index, epoch), ids in by_engine.items():
-            abort = AbortRequest(epoch, CLIENT, ids)
+            abort = AbortRequest(epoch, FIRST_CLIENT, ids)
             self._actors.send_to_engine(index, abort)
             self._actors.send_to_output(abort)
 
@@ -295,7 +313,7 @@ class ActorEngineClient:
                     for output in outputs:
                         self._deliver(output)
             case EngineAttached(engine_index=index, epoch=epoch):
-                if (facts := self._actors.engine_facts(index)) is not None:
+                if (facts := self._actors.engine_facts(index, epoch)) is not None:
                     self._facts = facts
                     self._attached[index] = epoch
                     self._stats[index] = EngineStats(kv_blocks_total=facts.num_blocks)

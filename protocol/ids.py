@@ -13,6 +13,9 @@ EngineIndex = NewType("EngineIndex", int)
 ClientIndex = NewType("ClientIndex", int)
 """Which client of an engine, that is which API server with its output handler, from 0."""
 
+FIRST_CLIENT = ClientIndex(0)
+"""The only one as long as there is one API server."""
+
 Epoch = NewType("Epoch", int)
 """Which incarnation of an actor. Unique in a run over all actors, and growing: a restarted actor has a higher one."""
 

@@ -12,7 +12,7 @@ checkpoint in between; and a send on a socket that another task waits for passes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Generic, Protocol, TypeVar, final
 
@@ -26,8 +26,25 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 
-MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""A peer that sends a larger frame is disconnected by ZMQ."""
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+"""A peer that sends a larger frame is disconnected by ZMQ, without a word to either side."""
+
+
+class FrameTooLargeError(Exception):
+    """The message was not sent: the link would have lost it, and the connection with it."""
+
+
+def send_in_parts(items: list[T], send: Callable[[list[T]], None], shorten: Callable[[T], T]) -> None:
+    """Send a message of many items; where it is too large, in several, and what is too large alone, shortened."""
+    try:
+        send(items)
+    except FrameTooLargeError:
+        if len(items) == 1:
+            send([shorten(items[0])])
+            return
+        half = len(items) // 2
+        send_in_parts(items[:half], send, shorten)
+        send_in_parts(items[half:], send, shorten)
 
 
 class Inbox(Protocol[T_co]):
@@ -81,6 +98,8 @@ class _Socket:
     def send_nowait(self, frame: bytes) -> None:
         if self._raw.closed:
             raise trio.ClosedResourceError
+        if len(frame) > MAX_FRAME_BYTES:
+            raise FrameTooLargeError(f"a frame of {len(frame)} bytes; the limit is {MAX_FRAME_BYTES}")
         self._raw.send(frame, zmq.DONTWAIT)
         if self._waiting is not None and self._readable():
             self._waiting.cancel()  # our send swallowed the edge that the waiting task needs
@@ -226,7 +245,7 @@ class PublishLink(Generic[T]):
 
 @final
 class Links:
-    """Makes the links of one process. Binding or connecting raises zmq.ZMQError (an OSError in kind) at once."""
+    """Makes the links of one process. Binding or connecting raises OSError at once."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._context = context
@@ -269,9 +288,9 @@ class Links:
                 raw.bind(address)
             else:
                 raw.connect(address)
-        except zmq.ZMQError:
+        except zmq.ZMQError as error:
             raw.close(linger=0)
-            raise
+            raise OSError(error.errno, f"{address}: {error.strerror}") from error
         return _Socket(raw, address, self._open)
 
 

@@ -5,6 +5,7 @@ state to the scheduler, which asks it for each token of its sequence.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any, final
 
@@ -14,6 +15,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from protocol.sampling import Grammar
 
 MAX_ERROR_CHARS = 300
+MAX_REMEMBERED = 32
+"""Grammars that are kept compiled."""
 
 
 @final
@@ -54,6 +57,12 @@ class GrammarState:
             self._bitmask = mask[: self._num_mask_bytes].ljust(self._num_mask_bytes, b"\0")
         return self._bitmask
 
+    def copy(self) -> GrammarState:
+        """A state of its own at the same place."""
+        copied = GrammarState(self._matcher.deep_copy(), self._num_mask_bytes)
+        copied._bitmask = self._bitmask
+        return copied
+
     def __repr__(self) -> str:
         state = self.error or ("finished" if self.is_finished else "open")
         return f"<GrammarState {state}>"
@@ -72,6 +81,7 @@ class GrammarCompiler:
         self._limits = LLParserLimits(verbose_errors=False)
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
+        self._compiled: OrderedDict[str, GrammarState] = OrderedDict()
 
     def compile(self, grammar: Grammar) -> GrammarState:
         """The state before the first token, with the mask for that made.
@@ -80,13 +90,24 @@ class GrammarCompiler:
         ValueError, in one line for the client, for a grammar that cannot be followed, and for a tokeniser or an
         end-of-sequence token that llguidance does not understand.
         """
-        matcher = LLMatcher(self._open_tokenizer(), grammar.text, log_level=0, limits=self._limits)
-        state = GrammarState(matcher, self._num_mask_bytes)
-        if state.error is None:
-            state.bitmask()
-        if state.error is not None:
-            raise ValueError(state.error)
-        return state
+        with self._lock:
+            fresh = self._compiled.get(grammar.text)
+        if fresh is None:
+            matcher = LLMatcher(self._open_tokenizer(), grammar.text, log_level=0, limits=self._limits)
+            fresh = GrammarState(matcher, self._num_mask_bytes)
+            if fresh.error is None:
+                fresh.bitmask()
+            if fresh.error is not None:
+                raise ValueError(fresh.error)
+            self._remember(grammar.text, fresh)
+        return fresh.copy()
+
+    def _remember(self, text: str, fresh: GrammarState) -> None:
+        """The choices of one request, and requests with the same schema, share a compilation."""
+        with self._lock:
+            self._compiled[text] = fresh
+            if len(self._compiled) > MAX_REMEMBERED:
+                self._compiled.popitem(last=False)
 
     def _open_tokenizer(self) -> LLTokenizer:
         with self._lock:

@@ -17,7 +17,7 @@ from actors.engine.stepper import Stepper, open_stepper
 from gpu.runner import open_runner
 from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
 from protocol.ids import ClientIndex, Epoch, RequestId
-from protocol.links import Inbox, Outbox, open_links, receive_batch
+from protocol.links import Inbox, Outbox, open_links, receive_batch, send_in_parts
 from protocol.messages import (
     AbortRequest,
     EngineCoreOutput,
@@ -36,6 +36,8 @@ from protocol.messages import (
 from protocol.spec import EngineSpec
 
 HEARTBEAT_SECONDS = 1.0
+MAX_COMPILATIONS = 1
+"""Grammars at once: they compete with the compute threads."""
 UNKNOWN_SECONDS = 2.0
 """How long a request that is asked for again and not known may still be on its way to us."""
 
@@ -71,8 +73,12 @@ class Publisher:
         self._subscribed = False
 
     def outputs(self, outputs: list[EngineCoreOutput], scheduler: Scheduler) -> None:
-        message = EngineCoreOutputs(self._epoch, self._index, self._next_seq, outputs, scheduler.stats())
-        self._numbered(message)
+        stats = scheduler.stats()
+
+        def send(part: list[EngineCoreOutput]) -> None:
+            self._numbered(EngineCoreOutputs(self._epoch, self._index, self._next_seq, part, stats))
+
+        send_in_parts(outputs, send, too_large)
 
     def reply(self, call_id: int, result: EngineState) -> None:
         self._numbered(UtilityReply(self._epoch, self._index, self._next_seq, call_id, result))
@@ -82,9 +88,16 @@ class Publisher:
             self._outbox.send_nowait(EngineHeartbeat(self._epoch, self._index, self._next_seq, scheduler.stats()))
 
     def _numbered(self, message: EngineOutput) -> None:
-        self._next_seq += 1
         if self._subscribed:
             self._outbox.send_nowait(message)
+        self._next_seq += 1
+
+
+def too_large(output: EngineCoreOutput) -> EngineCoreOutput:
+    """What a client gets instead of log-probabilities that no frame holds. (The request may go on in the engine until
+    the output handler has aborted it.)"""
+    error = "the log-probabilities of this output are too large to be sent; ask for fewer"
+    return EngineCoreOutput(output.request_id, output.offset, [], finish_reason=FinishReason.ERROR, error=error)
 
 
 @final
@@ -112,6 +125,7 @@ class Engine:
         self._pulse = pulse
         self._work = trio.Event()
         self._compiling: dict[tuple[ClientIndex, RequestId], trio.CancelScope] = {}
+        self._compilations = trio.CapacityLimiter(MAX_COMPILATIONS)
 
     async def run(self, inbox: Inbox[EngineInput]) -> None:
         """Serve until cancelled. Raises what breaks the runner: then this process has to end."""
@@ -189,14 +203,14 @@ class Engine:
         assert grammar is not None
         with scope:
             try:
-                compiled = await trio.to_thread.run_sync(self._compiler.compile, grammar, abandon_on_cancel=True)
-            except ValueError as error:
+                compiled = await trio.to_thread.run_sync(
+                    self._compiler.compile, grammar, abandon_on_cancel=True, limiter=self._compilations
+                )
+            except Exception:  # the boundary of one request: whatever is wrong with its grammar is its own end
+                logger.exception("the grammar of request %s", request.request_id)
+                error = "the grammar of this request could not be compiled"
                 failed = EngineCoreOutput(
-                    request.request_id,
-                    0,
-                    [],
-                    finish_reason=FinishReason.ERROR,
-                    error=f"the grammar was refused: {error}",
+                    request.request_id, 0, [], finish_reason=FinishReason.ERROR, error=error
                 )
                 self._publish([(request.client_index, failed)])
             else:

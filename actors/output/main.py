@@ -14,7 +14,7 @@ from actors.output.processor import OutputProcessor, Processed
 from actors.output.vocabulary import load_vocabulary
 from protocol.codec import APP_INPUT, ENGINE_INPUT, ENGINE_OUTPUT, OUTPUT_INPUT
 from protocol.ids import ClientIndex, EngineIndex, RequestId
-from protocol.links import Inbox, Links, Outbox, open_links, receive_batch
+from protocol.links import Inbox, Links, Outbox, open_links, receive_batch, send_in_parts
 from protocol.messages import (
     AbortRequest,
     AppInput,
@@ -26,6 +26,7 @@ from protocol.messages import (
     EngineInput,
     EngineOutput,
     EngineStats,
+    FinishReason,
     OutputInput,
     RequestOutput,
     RequestOutputs,
@@ -167,7 +168,16 @@ class OutputHandler:
             attachment.engine.send_nowait(ResyncRequest(attachment.epoch, self._client_index, offsets))
 
     def _tell(self, attachment: Attachment, outputs: list[RequestOutput]) -> None:
-        self._app.send_nowait(RequestOutputs(attachment.engine_index, attachment.epoch, outputs, attachment.stats))
+        def send(part: list[RequestOutput]) -> None:
+            self._app.send_nowait(RequestOutputs(attachment.engine_index, attachment.epoch, part, attachment.stats))
+
+        send_in_parts(outputs, send, too_large)
+
+
+def too_large(output: RequestOutput) -> RequestOutput:
+    """What a client gets instead of log-probabilities that no frame holds."""
+    error = "the log-probabilities of this output are too large to be sent; ask for fewer"
+    return RequestOutput(output.request_id, output.offset, [], "", finish_reason=FinishReason.ERROR, error=error)
 
 
 def attach_over(links: Links) -> Attach:

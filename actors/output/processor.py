@@ -5,6 +5,7 @@ One processor serves one incarnation of one engine, so it never sees two epochs.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -12,6 +13,8 @@ from actors.output.request_state import RequestState
 from actors.output.vocabulary import Vocabulary
 from protocol.ids import RequestId
 from protocol.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason, RequestOutput
+
+logger = logging.getLogger("trillm.output")
 
 MAX_EARLY_REQUESTS = 256
 """Requests whose outputs are kept though they are not registered yet; the engine may be quicker than the app's word."""
@@ -123,7 +126,8 @@ class OutputProcessor:
             processed.aborts.append(delta.request_id)
 
     def _fail(self, request_id: RequestId, offset: int, error: Exception, processed: Processed) -> None:
-        message = f"the output of this request could not be processed: {type(error).__name__}: {error}"
+        logger.error("the output of request %s could not be processed", request_id, exc_info=error)
+        message = "the output of this request could not be processed"
         end = RequestOutput(request_id, offset, [], "", finish_reason=FinishReason.ERROR, error=message)
         self._emit(end, processed, engine_knows=False)
 

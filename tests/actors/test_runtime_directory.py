@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,16 +33,15 @@ def test_two_runs_do_not_share_one(place):
 
 
 def test_what_a_killed_run_left_is_removed_and_a_living_one_s_is_not(place):
-    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    left = place / f"trillm-{int(dead.stdout)}-abcdefgh"
-    alive = place / f"trillm-{os.getppid()}-abcdefgh"
-    foreign = place / "trillm-notes"
-    for directory in (left, alive, foreign):
+    left, foreign = place / "trillm-1-abcdefgh", place / "trillm-notes"
+    for directory in (left, foreign):
         directory.mkdir()
-    with open_runtime_directory():
-        pass
+    (left / "lock").touch()
+    with open_runtime_directory() as alive, open_runtime_directory():
+        assert sorted(path for path in place.iterdir() if path.name.startswith("trillm-1-")) == []
+        assert alive.exists()
 
-    assert sorted(place.iterdir()) == sorted([alive, foreign])
+    assert list(place.iterdir()) == [foreign]
 
 
 def test_a_place_that_is_too_long_or_read_only_is_passed_over(monkeypatch, tmp_path):

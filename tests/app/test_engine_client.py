@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from app.engine import Prompt
 from app.engine_client import ActorEngineClient
-from protocol.errors import EngineDeadError, UnavailableError
+from protocol.errors import BadRequestError, EngineDeadError, UnavailableError
 from protocol.messages import AbortRequest, EngineCoreOutputs, FinishReason, ResyncRequest
 from protocol.sampling import SamplingParams
 from tests.helpers.memory_house import MemoryHouse, open_memory_house
@@ -92,14 +93,45 @@ async def test_cancelling_at_any_moment_leaves_nothing_behind(checkpoint, autoju
 
 
 async def test_a_full_queue_refuses_the_whole_call_and_starts_none_of_it(checkpoint, autojump_clock):
+    async with open_client(checkpoint, max_live=3) as (client, _, _):
+        async with client.generate([a_prompt(max_tokens=1500)]):
+            with pytest.raises(UnavailableError) as caught:
+                async with client.generate([a_prompt(), a_prompt(), a_prompt()]):
+                    pass
+            assert client.num_requests == 1
+
+        assert "1 are running or queued, the limit is 3" in caught.value.message
+        assert caught.value.retry_after is not None
+
+
+async def test_what_can_never_fit_is_the_caller_s_mistake(checkpoint, autojump_clock):
     async with open_client(checkpoint, max_live=2) as (client, _, _):
-        with pytest.raises(UnavailableError) as caught:
+        with pytest.raises(BadRequestError, match="is 3; this server takes at most 2"):
             async with client.generate([a_prompt(), a_prompt(), a_prompt()]):
                 pass
 
-        assert "the limit is 2" in caught.value.message
-        assert caught.value.retry_after is not None
-        assert client.num_requests == 0
+
+async def test_ending_all_aborts_them_in_the_engine_and_tells_each(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, _, _):
+        async with client.generate([a_prompt(max_tokens=1500), a_prompt(9, max_tokens=1500)]) as generation:
+            await generation.receive()
+            client.end_all(UnavailableError("shutting down"))
+            with pytest.raises(UnavailableError, match="shutting down"):
+                for _ in range(3):
+                    await generation.receive()
+            await wait_all_tasks_blocked()
+            assert (await client.engine_state(0)).request_ids == []
+
+
+async def test_a_part_that_got_lost_on_the_last_stretch_is_told_and_not_skipped(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, _, _):
+        async with client.generate([a_prompt(max_tokens=1500)]) as generation:
+            [(_, output)] = await generation.receive()
+            later = output.offset + len(output.token_ids) + 1
+            generation.put(msgspec.structs.replace(output, offset=later))
+            with pytest.raises(EngineDeadError, match="lost on its way"):
+                for _ in range(3):
+                    await generation.receive()
 
 
 @pytest.mark.parametrize("victim", ["engine-0", "output-0"])
@@ -258,3 +290,12 @@ async def test_asking_again_for_an_unknown_request_gives_it_an_error_in_the_end(
 
         errors = [o.error for m in published if isinstance(m, EngineCoreOutputs) for o in m.outputs if o.error]
         assert errors == ["unknown request"]
+
+
+async def test_a_step_s_outputs_that_no_frame_holds_together_are_sent_in_several(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, house, _):
+        prompts = [a_prompt(5, i, max_tokens=30) for i in range(5)]
+        expected = await collect(client, *prompts)
+        house.max_frame_items = 2
+
+        assert await collect(client, *prompts) == expected

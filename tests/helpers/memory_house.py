@@ -23,8 +23,8 @@ from actors.output.processor import OutputProcessor
 from actors.output.vocabulary import load_vocabulary
 from gpu.fake_runner import FakeRunner
 from protocol.ids import ClientIndex, EngineIndex, Epoch
-from protocol.links import Inbox, Outbox
-from protocol.messages import AttachEngine, EngineInput, EngineOutput, OutputInput
+from protocol.links import FrameTooLargeError, Inbox, Outbox
+from protocol.messages import AttachEngine, EngineCoreOutputs, EngineInput, EngineOutput, OutputInput
 from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts, EngineSpec, LoadFormat
 from tests.helpers.grammars import checker
@@ -49,6 +49,9 @@ class MemoryClient:
         self._deliver: Callable[[EngineOutput], None] | None = None
 
     def send_nowait(self, value: EngineOutput) -> None:
+        most = self._house.max_frame_items
+        if most is not None and isinstance(value, EngineCoreOutputs) and len(value.outputs) > most:
+            raise FrameTooLargeError
         if self._deliver is not None:
             self._house.wire(value, self._deliver)
 
@@ -82,14 +85,16 @@ class MemoryHouse:
         self._output: Outbox[OutputInput] | None = None
         self._scopes: dict[str, trio.CancelScope] = {}
         self.wire: Wire = straight
+        self.max_frame_items: int | None = None
+        """The boundary that a real link has in bytes."""
         self.engine_inputs: list[EngineInput] = []
         """Everything that was sent to an engine, by the app or by the output handler."""
         self.engine_up = trio.Event()
 
     # ------------------------------------------------------------------ House
 
-    def engine_facts(self, index: EngineIndex) -> EngineFacts | None:
-        return self._facts
+    def engine_facts(self, index: EngineIndex, epoch: Epoch) -> EngineFacts | None:
+        return self._facts if epoch == self._engine_epoch else None
 
     def send_to_engine(self, index: EngineIndex, message: EngineInput) -> bool:
         if self._engine is None or message.epoch != self._engine_epoch:

@@ -12,7 +12,7 @@ import zmq
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
-from protocol.links import Links, open_links, receive_batch
+from protocol.links import FrameTooLargeError, Links, open_links, receive_batch, send_in_parts
 from protocol.messages import AbortRequest, EngineHeartbeat, EngineStats
 
 pytestmark = pytest.mark.process  # real sockets: real time, and a deadline
@@ -176,11 +176,53 @@ async def test_sending_before_the_receiver_is_there_is_no_loss_and_after_closing
         sender.send_nowait(a_message(2))
 
 
-async def test_an_oversized_frame_costs_only_its_sender(links, address, monkeypatch):
-    monkeypatch.setattr("protocol.links.MAX_FRAME_BYTES", 1000)
+async def test_an_oversized_message_is_refused_where_it_is_sent(links, address, monkeypatch):
     receiver, sender = links.pull(address, ENGINE_INPUT), links.push(address, ENGINE_INPUT)
-    stranger = links.push(address, ENGINE_INPUT)
-    stranger.send_nowait(AbortRequest(1, 0, ["x" * 2000]))
+    monkeypatch.setattr("protocol.links.MAX_FRAME_BYTES", 1000)
+    with pytest.raises(FrameTooLargeError, match="the limit is 1000"):
+        sender.send_nowait(AbortRequest(1, 0, ["x" * 2000]))
     sender.send_nowait(a_message(1))
 
     assert await receiver.receive() == a_message(1)
+
+
+async def test_a_stranger_s_oversized_frame_costs_only_the_stranger(links, address, monkeypatch):
+    monkeypatch.setattr("protocol.links.MAX_FRAME_BYTES", 1000)
+    receiver, sender = links.pull(address, ENGINE_INPUT), links.push(address, ENGINE_INPUT)
+    with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.connect(address)
+        stranger.send(b"x" * 2000)
+        sender.send_nowait(a_message(1))
+
+        assert await receiver.receive() == a_message(1)
+
+
+def test_a_message_of_many_items_is_sent_in_parts_and_what_is_too_large_alone_is_shortened():
+    sent = []
+
+    def send(items):
+        if sum(items) > 10:
+            raise FrameTooLargeError
+        sent.append(items)
+
+    send_in_parts([1, 2, 50, 3, 4, 5], send, lambda item: 0)
+
+    assert [item for part in sent for item in part] == [1, 2, 0, 3, 4, 5]
+    assert len(sent) < 6
+
+
+async def test_other_bytes_on_a_publisher_are_no_subscription_that_ends(links, address):
+    publisher, subscriber = links.publish(address, ENGINE_OUTPUT), links.subscribe(address, ENGINE_OUTPUT)
+    assert await publisher.receive() is True
+    with zmq.Context() as context, context.socket(zmq.XSUB) as stranger:
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.connect(address)
+        for frame in (b"", b"\x00nonsense", b"\x01nonsense", b"\x07", b"x" * 1000):
+            stranger.send(frame)
+        with trio.move_on_after(0.3):
+            await publisher.receive()
+            raise AssertionError("a stranger's bytes counted as our subscriber's")
+    publisher.send_nowait(a_heartbeat(1))
+
+    assert await subscriber.receive() == a_heartbeat(1)

@@ -343,7 +343,7 @@ def test_an_exception_ends_the_one_request_and_no_other(broken):
     assert [delta.request_id for delta in processed.outputs] == ["b", "a", "c"]
     failed = processed.outputs[1]
     assert failed.finish_reason is FinishReason.ERROR
-    assert "could not be processed: ValueError" in failed.error
+    assert failed.error == "the output of this request could not be processed"
     assert processed.aborts == ["a"]
     assert processor.offsets() == {"b": 1, "c": 1}
     assert processor.process(core_outputs(core_output(1, [3]))).outputs == []
