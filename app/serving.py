@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterator
 from importlib.metadata import version
 from typing import final
 
@@ -92,30 +93,41 @@ class Service:
 async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
     """Serve until a signal or a failure; the exit status: 0 after a signal, 1 when the service could not go on.
 
-    Raises CheckpointError for a checkpoint that cannot be served, and OSError when the address cannot be bound, both
+    Raises CheckpointError for a checkpoint that cannot be served, and StartError when the address cannot be bound, both
     before any process is started.
     """
     service = Service(settings, checkpoint)
     config = hypercorn_config(settings)
-    sockets = config.create_sockets()
-    for listener in sockets.insecure_sockets:
-        listener.listen(config.backlog)
-    stop = trio.Event()
+    sockets = listen(config)
     sends = BoundedSends(settings.send_timeout)
-    with sends.installed():
-        await run_until(stop, service, sends, config, sockets)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, sends.installed():
+        await run_until_stopped(signals, service, sends, config, sockets)
     if service.client.failure is not None:
         return 1
     logger.info("stopped")
     return 0
 
 
-async def run_until(stop: trio.Event, service: Service, sends: BoundedSends, config: Config, sockets: Sockets) -> None:
+def listen(config: Config) -> Sockets:
+    """Raises StartError."""
+    try:
+        sockets = config.create_sockets()
+        for listener in sockets.insecure_sockets:
+            listener.listen(config.backlog)
+    except OSError as error:
+        raise StartError(f"cannot listen on {config.bind[0]}: {error.strerror or error}") from error
+    return sockets
+
+
+async def run_until_stopped(
+    signals: AsyncIterator[int], service: Service, sends: BoundedSends, config: Config, sockets: Sockets
+) -> None:
     """The nurseries of `trillm serve`: actors outside, connections inside."""
+    stop = trio.Event()
     async with trio.open_nursery() as actors:
         actors.start_soon(service.run_actors)
         async with trio.open_nursery() as around:
-            around.start_soon(stop_on_signal, service, sends, stop)
+            around.start_soon(stop_on_signal, signals, service, sends, stop)
             around.start_soon(stop_on_failure, service, stop)
             around.start_soon(announce, service, address(sockets))
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
@@ -168,21 +180,19 @@ def hint(service: Service, url: str | None) -> str:
     return f" at {url}/v1 — try: curl {url}/v1/{path}{key} {header} -d '{body}'"
 
 
-async def stop_on_signal(service: Service, sends: BoundedSends, stop: trio.Event) -> None:
+async def stop_on_signal(signals: AsyncIterator[int], service: Service, sends: BoundedSends, stop: trio.Event) -> None:
     """The first SIGTERM or SIGINT drains: no new requests, running ones finish until the deadline. A second one ends
     those at once, with an error frame for whoever reads it."""
-    ended = UnavailableError("The server is shutting down")
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    await anext(signals)
+    logger.info("draining: %s requests may finish within %.0f s", service.client.num_requests, drain_limit(service))
+    service.client.drain("the server is shutting down")
+    stop.set()
+    with trio.move_on_after(drain_limit(service)):
         await anext(signals)
-        logger.info("draining: %s requests may finish within %.0f s", service.client.num_requests, drain_limit(service))
-        service.client.drain("the server is shutting down")
-        stop.set()
-        with trio.move_on_after(drain_limit(service)):
-            await anext(signals)
-        service.client.end_all(ended)
-        sends.hurry()
-        async for _ in signals:
-            pass  # it is being stopped as fast as the deadlines allow
+    service.client.end_all(UnavailableError("The server is shutting down"))
+    sends.hurry()
+    async for _ in signals:
+        pass  # it is being stopped as fast as the deadlines allow
 
 
 def drain_limit(service: Service) -> float:
@@ -218,9 +228,12 @@ def claim_to_be_the_only_worker() -> None:
 
     The claim is an abstract socket address, which the kernel gives back when this process ends, however it ends.
     """
+    master = multiprocessing.parent_process()
+    if master is None:
+        return  # `-w 0`: hypercorn runs us in its own process
     claim = socket.socket(socket.AF_UNIX)
     try:
-        claim.bind(f"\0trillm-worker-of-{os.getppid()}")
+        claim.bind(f"\0trillm-worker-{os.getuid()}-{master.pid}")
     except OSError as error:
         claim.close()
         raise StartError("hypercorn has another worker already: run it with one (-w 1)") from error
