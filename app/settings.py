@@ -83,6 +83,8 @@ class Settings:
     """"priority" runs requests with a lower `priority` first."""
     enable_prefix_caching: Annotated[bool, Parameter(group=CACHE)] = True
     """Requests that begin alike share what has been computed for that beginning, while it is in memory."""
+    async_scheduling: Annotated[bool | None, Parameter(group=CACHE)] = None
+    """Plan each step while the one before it runs. Default: unless a CPU computes."""
     threads: Annotated[int | None, Parameter(group=CACHE)] = None
     """Compute threads on a CPU."""
     dummy_step_seconds: Annotated[float, Parameter(group=CACHE)] = 0.0
@@ -139,6 +141,7 @@ class Settings:
             kv_cache_memory_bytes=self.kv_cache_memory_bytes,
             scheduling_policy=self.scheduling_policy,
             enable_prefix_caching=self.enable_prefix_caching,
+            async_scheduling=self.async_scheduling,
             threads=self.threads,
             max_logprobs=self.max_logprobs,
             dummy_step_seconds=self.dummy_step_seconds,

@@ -45,13 +45,15 @@ class FakeRunner:
 
     def step(self, plan: StepPlan) -> StepResult:
         """Raises PlanError for a plan that must not be."""
+        previous_step = self._last_step
         self._check(plan)
         for slot in plan.freed_slots:
             self._slots.free(slot)
         for new in plan.new_sequences:
             self._slots.open(new)
         # All tables first: two rows with one block are to be found out before either computes.
-        rows = [(row, self._slots.check_row(row)) for row in plan.rows]
+        resolved = [self._slots.resolve(row, previous_step) for row in plan.rows]
+        rows = [(row, self._slots.check_row(row)) for row in resolved]
         new_slots = {new.slot for new in plan.new_sequences if new.num_computed_tokens > 0}
         for row, held in rows:
             if row.slot in new_slots:
@@ -64,6 +66,7 @@ class FakeRunner:
                 prompt_logprobs += self._prompt_logprobs(row, held, states, held.params.prompt_logprobs)
             if row.sample:
                 sampled.append(self._sample(row, held, states[-1]))
+                held.sampled_in = plan.step
         if self._spec.dummy_step_seconds > 0:
             self._closed.wait(self._spec.dummy_step_seconds)
         return StepResult(plan.step, sampled, prompt_logprobs)
@@ -117,9 +120,12 @@ class FakeRunner:
         return [PromptLogprobs(row.slot, row.start, rows)] if rows else []
 
     def _sample(self, row: Row, held: FakeSlot, state: int) -> Sampled:
+        if held.is_void:
+            return Sampled(row.slot, 0, error="the token before this one could not be sampled")
         logits = self._model.logits(state)
         token_id = sample(self._model, logits, held.params, held.prompt, held.output, row.grammar_bitmask)
         if token_id is None:
+            held.is_void = True
             return Sampled(row.slot, 0, error="no token is allowed here: grammar, bias and limits exclude each other")
         held.output.append(token_id)
         count = held.params.logprobs

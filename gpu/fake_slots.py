@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import final
 
+import msgspec
+
 from protocol.ids import Slot
 from protocol.sampling import SamplingParams
-from protocol.step import NewSequence, Row
+from protocol.step import PENDING, NewSequence, Row
 
 
 class PlanError(ValueError):
@@ -23,6 +25,10 @@ class FakeSlot:
         self.prompt = list(new.prompt_token_ids)
         self.output = list(new.output_token_ids)
         self.num_computed = new.num_computed_tokens
+        self.sampled_in: int | None = None
+        """The step of its newest token."""
+        self.is_void = False
+        """It failed to sample: a plan may go on as if it had not, and its results mean nothing."""
         self.block_table: list[int] = []
 
     @property
@@ -75,6 +81,18 @@ class FakeSlots:
         )
         self._slots[slot] = FakeSlot(new)
 
+    def resolve(self, row: Row, previous_step: int) -> Row:
+        """The row without PENDING, which must be the token that the slot sampled in the step before."""
+        if PENDING not in row.token_ids:
+            return row
+        _require(row.slot in self._slots, f"slot {row.slot} has a row, but no sequence")
+        held = self._slots[row.slot]
+        _require(PENDING not in row.token_ids[:-1], f"a token before the last one is pending: {held}")
+        _require(
+            held.is_void or held.sampled_in == previous_step, f"step {previous_step} sampled no token for it: {held}"
+        )
+        return msgspec.structs.replace(row, token_ids=[*row.token_ids[:-1], held.tokens_from(0, held.num_tokens)[-1]])
+
     def check_row(self, row: Row) -> FakeSlot:
         """The row's slot, with the row's block table taken over."""
         _require(row.slot in self._slots, f"slot {row.slot} has a row, but no sequence")
@@ -82,8 +100,10 @@ class FakeSlots:
         end = row.start + len(row.token_ids)
         _require(row.start == held.num_computed, f"row starts at {row.start}: {held}")
         _require(len(row.token_ids) > 0, f"row computes nothing: {held}")
-        _require(row.token_ids == held.tokens_from(row.start, end), f"row has other tokens than its sequence: {held}")
-        _require(not row.sample or end == held.num_tokens, f"row samples before its end: {held}")
+        if not held.is_void:
+            known = held.tokens_from(row.start, end)
+            _require(row.token_ids == known, f"row has other tokens than its sequence: {held}")
+            _require(not row.sample or end == held.num_tokens, f"row samples before its end: {held}")
         num_bytes = (self._vocab_size + 31) // 32 * 4
         mask = row.grammar_bitmask
         _require(mask is None or len(mask) == num_bytes, f"grammar_bitmask must have {num_bytes} bytes: {held}")

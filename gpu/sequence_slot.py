@@ -33,6 +33,10 @@ class SequenceSlot:
         self.seen = self._make_seen(vocab_size, device)
         """[vocab] bool: in prompt or output."""
 
+    @property
+    def last_token_id(self) -> int:
+        return self.output_token_ids[-1] if self.output_token_ids else self.prompt_token_ids[-1]
+
     def append(self, token_id: int) -> None:
         """The sampled token is now part of the sequence."""
         self.output_token_ids.append(token_id)

@@ -15,7 +15,7 @@ from gpu.sequence_slot import SequenceSlot
 from protocol.ids import Slot
 from protocol.messages import TokenLogprobs
 from protocol.spec import EngineFacts, EngineSpec
-from protocol.step import PromptLogprobs, Row, Sampled, StepPlan, StepResult
+from protocol.step import PENDING, PromptLogprobs, Row, Sampled, StepPlan, StepResult
 
 PROMPT_LOGITS_ROWS = 64
 """Rows of logits that are held at once for prompt_logprobs: 64 × 150,000 float32 are 38 MB."""
@@ -58,9 +58,10 @@ class TorchRunner:
             self._slots[new.slot] = SequenceSlot(new, self.facts.vocab_size, self._device)
         if not plan.rows:
             return StepResult(plan.step, [])
-        computed = self._model.compute(plan.rows)
-        prompt_logprobs = list(self._prompt_logprobs(self._model, plan.rows, computed))
-        return StepResult(plan.step, self._sample(self._model, plan.rows, computed), prompt_logprobs)
+        rows = [self._resolved(row) for row in plan.rows]
+        computed = self._model.compute(rows)
+        prompt_logprobs = list(self._prompt_logprobs(self._model, rows, computed))
+        return StepResult(plan.step, self._sample(self._model, rows, computed), prompt_logprobs)
 
     def close(self) -> None:
         if self._model is not None:
@@ -69,6 +70,14 @@ class TorchRunner:
         self._slots = {}
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _resolved(self, row: Row) -> Row:
+        """The row with the token that its slot sampled in the step before, where the plan could not know it. A void
+        row, whose slot has none, computes some other token into blocks that are still its own."""
+        if row.token_ids[-1] != PENDING:
+            return row
+        token_ids = [*row.token_ids[:-1], self._slots[row.slot].last_token_id]
+        return Row(row.slot, row.start, token_ids, row.block_table, row.sample, row.grammar_bitmask)
 
     def _sample(self, model: Model, rows: list[Row], computed: Computed) -> list[Sampled]:
         """Choose a token for each row that asks for one, and append it to its slot."""

@@ -56,8 +56,9 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     """Where built CPU kernels and laid-out weights are kept; None keeps none."""
     enable_prefix_caching: bool = True
     """Sequences with the same beginning share its KV blocks."""
-    async_scheduling: bool = True
-    """Plan each step while the one before it runs."""
+    async_scheduling: bool | None = None
+    """Plan each step while the one before it runs. None: unless the runner computes on the CPU, whose cores have then
+    nothing to gain from it."""
 
 
 class OutputSpec(msgspec.Struct, frozen=True, tag="output"):

@@ -12,6 +12,12 @@ from protocol.ids import RequestId, Slot
 from protocol.messages import TokenLogprobs
 from protocol.sampling import SamplingParams
 
+PENDING = -1
+"""In a row's token_ids, as the last one: the token that the plan right before this one samples for the same slot.
+
+So a step can be planned while the one before it runs. If that one fails to sample a token for the slot, its row here is
+void: it must do no harm, and its result is ignored."""
+
 
 class NewSequence(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A sequence that takes a slot: at its first step, or when it resumes after a preemption (then with its output)."""
@@ -36,6 +42,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     slot: Slot
     start: int
     token_ids: list[int]
+    """May end with PENDING."""
     block_table: list[int]
     """KV blocks in order; covers at least start + len(token_ids) positions."""
     sample: bool

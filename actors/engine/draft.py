@@ -1,4 +1,6 @@
-"""A step while the scheduler is making it: the token budget that is left, and who gets how much of it."""
+"""A step from the moment at which the scheduler begins to make it until its result is committed: the token budget that
+is left, who gets how much of it, and what happened to these meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from typing import final
 
 from actors.engine.sequence import Sequence
 from protocol.ids import Slot
-from protocol.step import Row, StepPlan
+from protocol.step import StepPlan
 
 
 @final
@@ -20,6 +22,10 @@ class StepDraft:
         """Tokens to compute, in the order of the plan's rows."""
         self.admitted: list[Sequence] = []
         self.preempted: list[Sequence] = []
+        self.is_awaited = False
+        """Nothing can be planned before its tokens are known: a grammar has to move on by one of them."""
+        self.lost: set[Sequence] = set()
+        """Rows whose KV is not theirs any more: a later plan gave their blocks to others."""
 
     def take(self, sequence: Sequence, count: int) -> None:
         self.counts[sequence] = count
@@ -30,27 +36,10 @@ class StepDraft:
         self.tokens_left += self.counts.pop(sequence, 0)
 
     def as_plan(self, freed_slots: list[Slot]) -> StepPlan:
-        return StepPlan(
-            step=self.number,
-            freed_slots=freed_slots,
-            new_sequences=[sequence.as_new() for sequence in self.admitted],
-            rows=[_row(sequence, count) for sequence, count in self.counts.items()],
-        )
+        new_sequences = [sequence.as_new() for sequence in self.admitted]
+        rows = [sequence.plan_row(count) for sequence, count in self.counts.items()]
+        self.is_awaited = any(row.grammar_bitmask is not None for row in rows)
+        return StepPlan(self.number, freed_slots, new_sequences, rows)
 
     def __repr__(self) -> str:
         return f"<StepDraft {self.number}: {len(self.counts)} rows, {self.tokens_left} tokens left>"
-
-
-def _row(sequence: Sequence, count: int) -> Row:
-    assert sequence.slot is not None
-    start = sequence.num_computed_tokens
-    is_last_chunk = count == sequence.num_uncomputed_tokens
-    sample = is_last_chunk and sequence.params.max_tokens > 0
-    return Row(
-        slot=sequence.slot,
-        start=start,
-        token_ids=sequence.token_ids[start : start + count],
-        block_table=sequence.block_table,
-        sample=sample,
-        grammar_bitmask=sequence.grammar.bitmask() if sample and sequence.grammar is not None else None,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from functools import partial
 from typing import Protocol, assert_never, final
@@ -12,7 +12,7 @@ import trio
 
 from actors.child import Control, Pulse
 from actors.engine.grammar import GrammarCompiler
-from actors.engine.scheduler import Scheduler, SchedulerConfig
+from actors.engine.scheduler import MAX_IN_FLIGHT, Scheduler, SchedulerConfig
 from actors.engine.stepper import Stepper, open_stepper
 from gpu.runner import open_runner
 from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
@@ -34,6 +34,7 @@ from protocol.messages import (
     Welcome,
 )
 from protocol.spec import EngineSpec
+from protocol.step import StepPlan
 
 HEARTBEAT_SECONDS = 1.0
 MAX_COMPILATIONS = 1
@@ -104,7 +105,8 @@ def too_large(output: EngineCoreOutput) -> EngineCoreOutput:
 class Engine:
     """One model replica's life: three tasks around a scheduler (intake, subscriptions, steps) and a heartbeat.
 
-    Not to be shared between threads. `work` is set whenever the scheduler may have something to do.
+    Not to be shared between threads. `work` is set whenever the scheduler may have something to do. With two steps in
+    flight, one is planned while the other runs.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Engine:
         compiler: GrammarCompiler,
         clients: dict[ClientIndex, Client],
         pulse: Pulse,
+        max_in_flight: int = 1,
     ) -> None:
         self._epoch = epoch
         self._scheduler = scheduler
@@ -123,6 +126,7 @@ class Engine:
         self._clients = clients
         self._publishers = {index: Publisher(epoch, index, client) for index, client in clients.items()}
         self._pulse = pulse
+        self._max_in_flight = max_in_flight
         self._work = trio.Event()
         self._compiling: dict[tuple[ClientIndex, RequestId], trio.CancelScope] = {}
         self._compilations = trio.CapacityLimiter(MAX_COMPILATIONS)
@@ -137,15 +141,19 @@ class Engine:
             await self._steps()
 
     async def _steps(self) -> None:
+        in_flight: deque[StepPlan] = deque()
         while True:
-            plan = self._scheduler.schedule()
-            if plan is None:
+            while len(in_flight) < self._max_in_flight and (plan := self._scheduler.schedule()) is not None:
+                self._stepper.submit(plan)
+                in_flight.append(plan)
+            if not in_flight:
                 self._pulse.enter("idle")
                 self._work = trio.Event()
                 await self._work.wait()
                 continue
             self._pulse.enter("step")
-            result = await self._stepper.step(plan)
+            result = await self._stepper.result()
+            plan = in_flight.popleft()
             self._pulse.step = plan.step
             self._publish(self._scheduler.commit(plan, result))
 
@@ -209,9 +217,7 @@ class Engine:
             except Exception:  # the boundary of one request: whatever is wrong with its grammar is its own end
                 logger.exception("the grammar of request %s", request.request_id)
                 error = "the grammar of this request could not be compiled"
-                failed = EngineCoreOutput(
-                    request.request_id, 0, [], finish_reason=FinishReason.ERROR, error=error
-                )
+                failed = EngineCoreOutput(request.request_id, 0, [], finish_reason=FinishReason.ERROR, error=error)
                 self._publish([(request.client_index, failed)])
             else:
                 self._publish(self._scheduler.add(request, compiled))
@@ -258,7 +264,9 @@ def make_engine(spec: EngineSpec, stepper: Stepper, clients: dict[ClientIndex, C
         enable_prefix_caching=spec.enable_prefix_caching,
     )
     compiler = GrammarCompiler(spec.checkpoint, facts.vocab_size)
-    return Engine(spec.epoch, Scheduler(config), stepper, compiler, clients, pulse)
+    plans_ahead = facts.device != "cpu" if spec.async_scheduling is None else spec.async_scheduling
+    max_in_flight = MAX_IN_FLIGHT if plans_ahead else 1
+    return Engine(spec.epoch, Scheduler(config), stepper, compiler, clients, pulse, max_in_flight)
 
 
 async def run_engine_process(spec: EngineSpec, control: Control) -> None:

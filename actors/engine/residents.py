@@ -46,14 +46,16 @@ class Residents:
         if not self._free_slots:
             return False
         pool = self.pool
-        promised = sum(pool.blocks_for(s.num_tokens + 1) - len(s.block_table) for s in self._sequences)
+        promised = sum(
+            pool.blocks_for(s.num_tokens + s.num_pending_tokens + 1) - len(s.block_table) for s in self._sequences
+        )
         wanted = pool.blocks_for(sequence.num_tokens) - len(found) + pool.num_idle(found)
         return wanted + promised <= pool.num_free
 
     def num_tokens_fitting(self, sequence: Sequence) -> int:
         """How many more tokens have room in the sequence's own blocks and the free ones."""
         num_blocks = len(sequence.block_table) + self.pool.num_free
-        return num_blocks * self.pool.block_size - sequence.num_computed_tokens
+        return num_blocks * self.pool.block_size - sequence.num_planned_tokens
 
     def find_prefix(self, sequence: Sequence) -> list[int]:
         """Published blocks with the sequence's first tokens. Never with its last one, which has to be computed for the
@@ -65,9 +67,7 @@ class Residents:
     def admit(self, sequence: Sequence, found: list[int]) -> None:
         """Give it a slot and, to begin with, the blocks that were found."""
         self.pool.share(found)
-        sequence.block_table = found
-        sequence.num_computed_tokens = len(found) * self.pool.block_size
-        sequence.num_published_blocks = len(found)
+        sequence.begin_with(found, len(found) * self.pool.block_size)
         if sequence.status is SequenceStatus.WAITING and sequence.block_hashes is not None:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
             self.num_queried_tokens += sequence.num_tokens
@@ -78,7 +78,7 @@ class Residents:
 
     def grow(self, sequence: Sequence, count: int) -> None:
         """Give it the blocks that its next `count` tokens need. Raises ValueError if fewer are free."""
-        missing = self.pool.blocks_for(sequence.num_computed_tokens + count) - len(sequence.block_table)
+        missing = self.pool.blocks_for(sequence.num_planned_tokens + count) - len(sequence.block_table)
         if missing > 0:
             sequence.block_table = sequence.block_table + self.pool.allocate(missing)
 
@@ -96,7 +96,7 @@ class Residents:
         assert sequence.slot is not None
         self._sequences.remove(sequence)
         self.pool.free(sequence.block_table)
-        sequence.block_table = []
+        sequence.forget_computed()
         heapq.heappush(self._free_slots, sequence.slot)
         self._freed_slots.append(sequence.slot)
         sequence.slot = None

@@ -7,6 +7,7 @@ request ends in one of three ways only: it is refused in `add`, it is aborted, o
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import final
@@ -23,6 +24,9 @@ from actors.engine.waiting import POLICIES, WaitingQueue
 from protocol.ids import ClientIndex, RequestId
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, EngineStats, FinishReason
 from protocol.step import Row, Sampled, StepPlan, StepResult
+
+MAX_IN_FLIGHT = 2
+"""Plans that are not committed: one that the runner runs, and one that it goes on with at once."""
 
 Addressed = tuple[ClientIndex, EngineCoreOutput]
 """An output and the client that it is for."""
@@ -54,8 +58,9 @@ class SchedulerConfig:
 class Scheduler:
     """Owns every sequence of the engine, the block pool and the slots.
 
-    `schedule` and `commit` alternate; `add`, `abort` and `resync` may come between them at any time. What is freed
-    while a step is in flight is reused by the next plan at the earliest, which the runner applies after that step.
+    Each plan of `schedule` is committed, in their order, and the next one may be planned before the last one is
+    committed: it then has rows whose token is yet to be sampled. `add`, `abort` and `resync` may come at any time. What
+    is freed while steps are in flight is reused by the next plan at the earliest, which the runner applies after them.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -65,7 +70,7 @@ class Scheduler:
         self._live: dict[RequestId, Sequence] = {}
         self._waiting = WaitingQueue(config.policy)
         self._finished = FinishedSequences()
-        self._in_flight: StepDraft | None = None
+        self._in_flight: deque[StepDraft] = deque()
         self._num_added = 0
         self._num_steps = 0
         self._num_preemptions = 0
@@ -87,7 +92,7 @@ class Scheduler:
         if refusal is not None:
             return [(request.client_index, _error_output(request.request_id, refusal))]
         self._num_added += 1
-        sequence = Sequence(request, self._num_added, grammar, self._hashes_for(request))
+        sequence = self._sequence_of(request, grammar)
         self._finished.forget(sequence.request_id)
         self._live[sequence.request_id] = sequence
         self._waiting.push(sequence)
@@ -122,34 +127,38 @@ class Scheduler:
     # -------------------------------------------------------------------------------- the step
 
     def schedule(self) -> StepPlan | None:
-        """The next step, or None if there is nothing to do. Never an empty plan."""
-        assert self._in_flight is None, f"{self._in_flight!r} is not committed yet"
-        if not self._live:
+        """The next step, or None if there is nothing to do, or nothing before the step in flight is committed. Never an
+        empty plan."""
+        assert len(self._in_flight) < MAX_IN_FLIGHT, f"{self._in_flight[0]!r} is not committed yet"
+        if not self._live or any(draft.is_awaited for draft in self._in_flight):
             return None
-        self._num_steps += 1
-        draft = StepDraft(self._num_steps, self.config.max_num_batched_tokens)
+        draft = StepDraft(self._num_steps + 1, self.config.max_num_batched_tokens)
         extend_running(draft, self._running)
         for sequence in draft.preempted:
             self._waiting.push(sequence)
+            for earlier in self._in_flight:
+                earlier.lost.add(sequence)
         self._num_preemptions += len(draft.preempted)
         admit_waiting(draft, self._running, self._waiting)
-        assert draft.counts, f"no progress with {self!r}"
-        self._in_flight = draft
+        if not draft.counts:
+            assert self._in_flight, f"no progress with {self!r}"
+            return None
+        self._num_steps += 1
+        self._in_flight.append(draft)
         return draft.as_plan(self._running.take_freed_slots())
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Addressed]:
-        """Take in the result of the plan that `schedule` returned last; returns what clients get of it."""
-        draft = self._in_flight
-        assert draft is not None, "there is no step to commit"
+        """Take in the result of the oldest plan that is not committed yet; returns what clients get of it."""
+        assert self._in_flight, "there is no step to commit"
+        draft = self._in_flight.popleft()
         assert plan.step == result.step == draft.number, f"step {draft.number} is due, not {plan.step}/{result.step}"
-        self._in_flight = None
         sequences = dict(zip((row.slot for row in plan.rows), draft.counts, strict=True))
         for chunk in result.prompt_logprobs:
             if sequences[chunk.slot].is_live:
                 sequences[chunk.slot].gather_prompt_logprobs(chunk)
         sampled = {one.slot: one for one in result.sampled}
         assert [*sampled] == [row.slot for row in plan.rows if row.sample], "the result is not that of this plan"
-        outputs = [self._commit_row(sequences[row.slot], row, sampled.get(row.slot)) for row in plan.rows]
+        outputs = [self._commit_row(draft, sequences[row.slot], row, sampled.get(row.slot)) for row in plan.rows]
         return [output for output in outputs if output is not None]
 
     # -------------------------------------------------------------------------------- what one can see
@@ -182,11 +191,12 @@ class Scheduler:
 
     # -------------------------------------------------------------------------------- results of a step
 
-    def _commit_row(self, sequence: Sequence, row: Row, sampled: Sampled | None) -> Addressed | None:
+    def _commit_row(self, draft: StepDraft, sequence: Sequence, row: Row, sampled: Sampled | None) -> Addressed | None:
         if not sequence.is_live:
-            return None  # aborted while the step ran
-        sequence.num_computed_tokens += len(row.token_ids)
-        self._count_prompt(sequence)
+            return None  # aborted while the step ran, or ended by the step before
+        if sequence not in draft.lost:
+            sequence.num_computed_tokens += len(row.token_ids)
+        self._count_prompt(sequence, sampled)
         if sampled is not None and sampled.error is not None:
             self._pool.retract(sequence.block_table)  # whatever broke this row may lie in them
             return self._fail(sequence, sampled.error)
@@ -202,16 +212,24 @@ class Scheduler:
             return self._finish(sequence, finish, offset)
         return sequence.client_index, sequence.output_from(offset)
 
-    def _count_prompt(self, sequence: Sequence) -> None:
+    def _count_prompt(self, sequence: Sequence, sampled: Sampled | None) -> None:
         """Once per request, however often it is computed."""
-        if not sequence.is_prompt_counted and sequence.num_computed_tokens >= sequence.num_prompt_tokens:
+        if sequence.is_prompt_counted:
+            return
+        if sampled is not None or sequence.num_computed_tokens >= sequence.num_prompt_tokens:
             sequence.is_prompt_counted = True
             self._num_prompt_tokens += sequence.num_prompt_tokens
 
-    def _hashes_for(self, request: EngineCoreRequest) -> BlockHashes | None:
-        if not self.config.enable_prefix_caching:
-            return None
-        return BlockHashes(self.config.block_size, request.cache_salt)
+    def _sequence_of(self, request: EngineCoreRequest, grammar: Constraint | None) -> Sequence:
+        config = self.config
+        max_tokens = request.sampling_params.max_tokens
+        most = min(
+            len(request.prompt_token_ids) + max_tokens,
+            config.max_model_len,
+            config.num_blocks * config.block_size + 1,  # `_finish_if_too_long`
+        )
+        hashes = BlockHashes(config.block_size, request.cache_salt) if config.enable_prefix_caching else None
+        return Sequence(request, self._num_added, most, grammar, hashes)
 
     # -------------------------------------------------------------------------------- how a request ends
 

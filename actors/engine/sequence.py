@@ -9,7 +9,7 @@ from actors.engine.block_hashes import BlockHashes
 from protocol.ids import ClientIndex, RequestId, Slot
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, TokenLogprobs
 from protocol.sampling import SamplingParams
-from protocol.step import NewSequence, PromptLogprobs
+from protocol.step import PENDING, NewSequence, PromptLogprobs, Row
 
 
 class SequenceStatus(enum.Enum):
@@ -44,9 +44,10 @@ class Sequence:
     """One request on its way. Only the scheduler changes it.
 
     `token_ids` is prompt and output together; output begins with the request's continuation. `num_computed_tokens` of
-    them have KV in the blocks of `block_table`; the scheduler's work is to let it catch up with `num_tokens`. The first
-    `num_published_blocks` of these can be found by others. The list is replaced when it grows, never changed, since
-    plans hold on to it.
+    them have KV in the blocks of `block_table`; the scheduler's work is to let it catch up with `num_tokens`. Plans in
+    flight are ahead of both: when they are done, `num_planned_tokens` are computed and `num_pending_tokens` more are
+    sampled. The first `num_published_blocks` of the blocks can be found by others. The table is replaced when it grows,
+    never changed, since plans hold on to it.
     """
 
     __slots__ = (
@@ -58,8 +59,11 @@ class Sequence:
         "grammar",
         "is_prompt_counted",
         "logprobs",
+        "max_num_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_pending_tokens",
+        "num_planned_tokens",
         "num_prompt_tokens",
         "num_published_blocks",
         "prompt_logprobs",
@@ -74,11 +78,12 @@ class Sequence:
         self,
         request: EngineCoreRequest,
         arrival: int,
+        max_num_tokens: int,
         grammar: Constraint | None = None,
         block_hashes: BlockHashes | None = None,
     ) -> None:
-        """`arrival` counts the requests that the scheduler has taken in; it breaks ties of arrival_time. Without
-        `block_hashes` its blocks are neither found nor published."""
+        """`arrival` counts the requests that the scheduler has taken in; it breaks ties of arrival_time. With
+        `max_num_tokens` it certainly ends. Without `block_hashes` its blocks are neither found nor published."""
         self.request = request
         self.arrival = arrival
         self.grammar = grammar
@@ -86,7 +91,10 @@ class Sequence:
         self.status = SequenceStatus.WAITING
         self.token_ids = [*request.prompt_token_ids, *request.continuation_token_ids]
         self.num_prompt_tokens = len(request.prompt_token_ids)
+        self.max_num_tokens = max_num_tokens
         self.num_computed_tokens = 0
+        self.num_planned_tokens = 0
+        self.num_pending_tokens = 0
         self.num_cached_tokens = 0
         self.num_published_blocks = 0
         self.slot: Slot | None = None
@@ -121,8 +129,14 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
-    def num_uncomputed_tokens(self) -> int:
-        return len(self.token_ids) - self.num_computed_tokens
+    def num_unplanned_tokens(self) -> int:
+        """What the next plan may compute, including a token that the plan before it is yet to sample."""
+        return len(self.token_ids) + self.num_pending_tokens - self.num_planned_tokens
+
+    @property
+    def is_about_to_end(self) -> bool:
+        """It will have its last token when the plans in flight are done."""
+        return self.num_pending_tokens > 0 and len(self.token_ids) + self.num_pending_tokens >= self.max_num_tokens
 
     @property
     def num_continuation_tokens(self) -> int:
@@ -149,8 +163,25 @@ class Sequence:
             num_computed_tokens=self.num_computed_tokens,
         )
 
+    def plan_row(self, count: int) -> Row:
+        """A row with the next `count` tokens, which are planned from now on."""
+        assert self.slot is not None
+        start = self.num_planned_tokens
+        end = start + count
+        token_ids = self.token_ids[start:end]
+        if len(token_ids) < count:
+            token_ids.append(PENDING)
+        sample = end == len(self.token_ids) + self.num_pending_tokens and self.params.max_tokens > 0
+        self.num_planned_tokens = end
+        if not sample:
+            return Row(self.slot, start, token_ids, self.block_table, False)
+        self.num_pending_tokens += 1
+        bitmask = None if self.grammar is None else self.grammar.bitmask()
+        return Row(self.slot, start, token_ids, self.block_table, True, bitmask)
+
     def append(self, token_id: int, logprobs: TokenLogprobs | None) -> None:
         """Take in a sampled token; with its log-probabilities if the request asked for them."""
+        self.num_pending_tokens -= 1
         self.token_ids.append(token_id)
         if self.logprobs is not None:
             assert logprobs is not None, f"the runner gave no logprobs for {self!r}"
@@ -158,17 +189,25 @@ class Sequence:
 
     def gather_prompt_logprobs(self, chunk: PromptLogprobs) -> None:
         """Take in the log-probabilities of one chunk of the prompt, unless they are known already."""
-        if self.prompt_logprobs is None or len(self.prompt_logprobs) == self.num_prompt_tokens:
+        if not self.needs_every_position:
             return  # computed again after a preemption
+        assert self.prompt_logprobs is not None
         assert len(self.prompt_logprobs) == chunk.start + 1, f"prompt logprobs of {self!r} skip to {chunk.start}"
         self.prompt_logprobs.extend(chunk.rows)
 
-    def forget_computed(self) -> None:
-        """The KV is gone: everything is to be computed again."""
-        self.num_computed_tokens = 0
-        self.num_published_blocks = 0
+    def begin_with(self, block_table: list[int], num_computed_tokens: int) -> None:
+        """The KV of so many tokens is there, in these blocks; all others are to be computed."""
+        self.block_table = block_table
+        self.num_published_blocks = len(block_table)
+        self.num_computed_tokens = self.num_planned_tokens = num_computed_tokens
         if self.needs_every_position:
             self.prompt_logprobs = [None]
+
+    def forget_computed(self) -> None:
+        """The KV is gone. Tokens and log-probabilities that are still on their way remain welcome."""
+        self.block_table = []
+        self.num_published_blocks = 0
+        self.num_computed_tokens = self.num_planned_tokens = 0
 
     def output_from(self, offset: int) -> EngineCoreOutput:
         """Every output token from `offset` on, and the end if it has come.

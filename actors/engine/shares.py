@@ -17,8 +17,8 @@ def extend_running(draft: StepDraft, running: Residents) -> None:
     Whoever has to make room for that is in `draft.preempted`, to be computed again from its prompt and output.
     """
     by_rank = running.by_rank()
-    decoding = [sequence for sequence in by_rank if sequence.num_uncomputed_tokens == 1]
-    prompts = [sequence for sequence in by_rank if sequence.num_uncomputed_tokens > 1]
+    decoding = [sequence for sequence in by_rank if sequence.num_unplanned_tokens == 1 and not sequence.is_about_to_end]
+    prompts = [sequence for sequence in by_rank if sequence.num_unplanned_tokens > 1]
     for sequence in (*decoding, *prompts):
         if sequence.status is SequenceStatus.RUNNING:
             _extend(sequence, draft, running)
@@ -28,16 +28,17 @@ def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue) -
     """Let sequences start, in rank order, while there is budget and the first has room for all it has.
 
     Later ones do not overtake one that lacks blocks: it would never find enough of them free. Since whoever runs has
-    had a token of this step's budget by now, no more sequences ever run than a step has tokens.
+    had a token of this step's budget by now, no more sequences ever run than a step has tokens. Nobody starts in a step
+    that has taken blocks from others; these, above all, have results of earlier steps on their way.
     """
-    while draft.tokens_left > 0:
+    while draft.tokens_left > 0 and not draft.preempted:
         sequence = waiting.first()
         if sequence is None or not running.has_room_for(sequence, found := running.find_prefix(sequence)):
             return
         waiting.remove(sequence)
         running.admit(sequence, found)
         draft.admitted.append(sequence)
-        _take(sequence, min(sequence.num_uncomputed_tokens, draft.tokens_left), draft, running)
+        _take(sequence, min(sequence.num_unplanned_tokens, draft.tokens_left), draft, running)
 
 
 def _extend(sequence: Sequence, draft: StepDraft, running: Residents) -> None:
@@ -45,7 +46,7 @@ def _extend(sequence: Sequence, draft: StepDraft, running: Residents) -> None:
 
     The worst of all sits this step out with what it holds; the best always goes on, so there is progress.
     """
-    wanted = min(sequence.num_uncomputed_tokens, draft.tokens_left)
+    wanted = min(sequence.num_unplanned_tokens, draft.tokens_left)
     if wanted == 0:
         return
     while (fitting := min(wanted, running.num_tokens_fitting(sequence))) == 0:
@@ -64,6 +65,5 @@ def _take(sequence: Sequence, count: int, draft: StepDraft, running: Residents) 
 def _preempt(sequence: Sequence, draft: StepDraft, running: Residents) -> None:
     draft.give_up(sequence)
     running.dismiss(sequence)
-    sequence.forget_computed()
     sequence.status = SequenceStatus.PREEMPTED
     draft.preempted.append(sequence)

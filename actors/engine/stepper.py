@@ -1,11 +1,14 @@
 """The thread that computes: the step loop hands it plans and awaits results, so that the actor's trio loop stays live.
+It may be handed a plan before it has finished the one before, and then goes on without waiting for anybody.
 
 One thread for the life of the runner, because an OpenMP team and a CUDA context belong to the thread that made them.
 """
 
 from __future__ import annotations
 
+import math
 import queue
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol, final
@@ -25,8 +28,11 @@ class Stepper(Protocol):
 
     facts: EngineFacts
 
-    async def step(self, plan: StepPlan) -> StepResult:
-        """Run one plan; not to be called again before it returned. An exception means that the runner is broken."""
+    def submit(self, plan: StepPlan) -> None:
+        """Run this plan after those that were submitted before it."""
+
+    async def result(self) -> StepResult:
+        """Of the oldest plan whose result has not been received. An exception means that the runner is broken."""
 
 
 @final
@@ -35,11 +41,15 @@ class InlineStepper:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self._plans: deque[StepPlan] = deque()
         self.facts = runner.facts
 
-    async def step(self, plan: StepPlan) -> StepResult:
+    def submit(self, plan: StepPlan) -> None:
+        self._plans.append(plan)
+
+    async def result(self) -> StepResult:
         await trio.lowlevel.checkpoint()
-        return self._runner.step(plan)
+        return self._runner.step(self._plans.popleft())
 
 
 @final
@@ -48,11 +58,13 @@ class ThreadStepper:
 
     def __init__(self, plans: queue.SimpleQueue[StepPlan | None]) -> None:
         self._plans = plans
-        self._results_in, self._results = trio.open_memory_channel[outcome.Outcome[StepResult]](1)
+        self._results_in, self._results = trio.open_memory_channel[outcome.Outcome[StepResult]](math.inf)
         self.facts: EngineFacts
 
-    async def step(self, plan: StepPlan) -> StepResult:
+    def submit(self, plan: StepPlan) -> None:
         self._plans.put(plan)
+
+    async def result(self) -> StepResult:
         return (await self._results.receive()).unwrap()
 
     def serve(

@@ -41,6 +41,14 @@ def test_flags_have_vllm_s_names(monkeypatch):
     assert engine.load_format is LoadFormat.DUMMY
 
 
+def test_the_scheduler_s_flags_have_both_senses(monkeypatch):
+    _, settings = parsed(monkeypatch, "--no-enable-prefix-caching", "--async-scheduling")
+    engine = settings.house(Path("/m")).engine
+    assert (engine.enable_prefix_caching, engine.async_scheduling) == (False, True)
+    assert not parsed(monkeypatch, "--no-async-scheduling")[1].async_scheduling
+    assert Settings().async_scheduling is None
+
+
 def test_the_environment_gives_what_no_flag_says(monkeypatch):
     model, settings = parsed(
         monkeypatch, "--port", "2", TRILLM_PORT="1", TRILLM_MODEL="m", TRILLM_MAX_NUM_SEQS="7", VLLM_API_KEY="k"

@@ -22,7 +22,7 @@ from protocol.errors import CheckpointError
 from protocol.ids import EngineIndex, Epoch, RequestId, Slot
 from protocol.sampling import SamplingParams
 from protocol.spec import EngineSpec, LoadFormat
-from protocol.step import NewSequence, Row, StepPlan
+from protocol.step import PENDING, NewSequence, Row, StepPlan
 from tests.helpers.dummy_checkpoint import IM_END, dummy_tokenizer, write_dummy_checkpoint
 from tests.helpers.runner_conformance import Driven, Driver, check_runner, only, params
 
@@ -219,6 +219,13 @@ def plan(step: int, *rows: Row, new: tuple[NewSequence, ...] = (), freed: tuple[
     return StepPlan(step, [Slot(slot) for slot in freed], list(new), list(rows))
 
 
+def pending_row(start: int, count: int = 1) -> Row:
+    return Row(Slot(0), start, [PENDING] * count, [0], True)
+
+
+SAMPLING = plan(1, row(sample=True), new=(SEQUENCE,))
+
+
 def long(slot: int, token_id: int = 7) -> NewSequence:
     """More than a block of one token."""
     return NewSequence(Slot(slot), RequestId("long"), [token_id] * 18, [], params())
@@ -254,6 +261,10 @@ BAD_PLANS: list[tuple[str, list[StepPlan]]] = [
     ("too few", [plan(1, row(blocks=()), new=(SEQUENCE,))]),
     ("has become", [plan(1, row(0, 2, (0,)), new=(SEQUENCE,)), plan(2, row(2, 3, (1,)))]),
     ("is not one of 64", [plan(1, row(blocks=(64,)), new=(SEQUENCE,))]),
+    ("sampled no token", [plan(1, row(), new=(SEQUENCE,)), plan(2, pending_row(5))]),
+    ("sampled no token", [SAMPLING, plan(2), plan(3, pending_row(5))]),
+    ("starts at 6", [SAMPLING, plan(2, pending_row(6))]),
+    ("before the last one is pending", [SAMPLING, plan(2, pending_row(5, 2))]),
     ("is also slot 0's", [plan(1, row(), row(slot=1), new=(SEQUENCE, OTHER))]),
     ("is also slot 1's", [plan(1, long_row(), new=(long(1),)), plan(2, begun_row(4, 5), new=(begun(16),))]),
     ("does not hold", [plan(1, begun_row(4, 6), new=(begun(16),))]),
@@ -282,6 +293,14 @@ def test_a_freed_slot_and_its_blocks_are_free_in_the_same_plan(checkpoint: Path)
     runner = FakeRunner(a_spec(checkpoint))
     runner.step(plan(1, row(), new=(SEQUENCE,)))
     runner.step(plan(2, row(), new=(SEQUENCE,), freed=(0,)))
+
+
+def test_a_row_after_one_that_failed_is_void_and_does_no_harm(checkpoint: Path):
+    runner = FakeRunner(a_spec(checkpoint))
+    mask = bytes(runner.facts.vocab_size // 8)
+    runner.step(plan(1, Row(Slot(0), 0, PROMPT, [0], True, mask), row(blocks=(1,), slot=1), new=(SEQUENCE, OTHER)))
+    (void,) = runner.step(plan(2, pending_row(5))).sampled
+    assert void.error is not None
 
 
 def test_a_block_of_one_slot_may_begin_another_and_outlive_the_first(checkpoint: Path):

@@ -14,7 +14,7 @@ from gpu.runner import Runner
 from protocol.ids import RequestId, Slot
 from protocol.messages import TokenLogprobs
 from protocol.sampling import SamplingParams
-from protocol.step import NewSequence, Row, Sampled, StepPlan, StepResult
+from protocol.step import PENDING, NewSequence, Row, Sampled, StepPlan, StepResult
 
 MakeRunner = Callable[[], Runner]
 """Makes a fresh runner: at least 4 slots, 48 blocks, 64 tokens of context, 32 tokens of vocabulary."""
@@ -81,18 +81,30 @@ class Driver:
         self._free.extend(block for block in sequence.blocks if block not in self._shared)
         self._freed_slots.append(sequence.slot)
 
-    def step(self, *work: tuple[Driven, int], bitmasks: dict[Slot, bytes] | None = None) -> StepResult:
-        """One plan that computes the next so many tokens of each sequence, sampling those that catch up."""
+    def step(
+        self,
+        *work: tuple[Driven, int],
+        bitmasks: dict[Slot, bytes] | None = None,
+        pending: bool = False,
+        failing: Sequence[Driven] = (),
+    ) -> StepResult:
+        """One plan that computes the next so many tokens of each sequence, sampling those that catch up.
+
+        With `pending` the newest output tokens are not told. Those `failing` may have an error, and get a token that
+        means nothing.
+        """
         rows = [self._row(sequence, count, (bitmasks or {}).get(sequence.slot)) for sequence, count in work]
         new = [
             NewSequence(s.slot, RequestId(f"r{s.slot}"), list(s.prompt), list(s.output), s.params, s.computed)
             for s, _ in work
             if not s.admitted
         ]
+        if pending:
+            rows = [self._without_last(s, row) for (s, _), row in zip(work, rows, strict=True)]
         self.plans += 1
         result = self.runner.step(StepPlan(self.plans, self._freed_slots, new, rows))
         self._freed_slots = []
-        self._take(result, [sequence for sequence, _ in work], rows)
+        self._take(result, [sequence for sequence, _ in work], rows, {sequence.slot for sequence in failing})
         return result
 
     def run(self, *sequences: Driven, chunk: int = 1_000_000) -> list[list[int]]:
@@ -115,7 +127,12 @@ class Driver:
             bitmask,
         )
 
-    def _take(self, result: StepResult, sequences: list[Driven], rows: list[Row]) -> None:
+    def _without_last(self, sequence: Driven, row: Row) -> Row:
+        if not sequence.output or not row.sample:
+            return row
+        return msgspec.structs.replace(row, token_ids=[*row.token_ids[:-1], PENDING])
+
+    def _take(self, result: StepResult, sequences: list[Driven], rows: list[Row], failing: set[Slot]) -> None:
         assert result.step == self.plans
         assert [s.slot for s in result.sampled] == [row.slot for row in rows if row.sample]
         by_slot = {s.slot: s for s in sequences}
@@ -127,6 +144,9 @@ class Driver:
             assert logprobs.start == starts[logprobs.slot]
             by_slot[logprobs.slot].prompt_logprobs.extend(logprobs.rows)
         for sampled in result.sampled:
+            if sampled.slot in failing:
+                by_slot[sampled.slot].output.append(0)
+                continue
             assert sampled.error is None, sampled.error
             assert 0 <= sampled.token_id < self.runner.facts.vocab_size
             by_slot[sampled.slot].sampled.append(sampled)
@@ -214,6 +234,40 @@ def check_resumed_sequence_goes_on(make_runner: MakeRunner, driver: Driver) -> N
         assert resumed.output == whole.output
 
 
+def check_pending_tokens_are_those_sampled_before(make_runner: MakeRunner, driver: Driver) -> None:
+    for wish in (
+        params(8),
+        params(8, temperature=0.9, frequency_penalty=1.0, logprobs=1, bad_words_token_ids=[[3, 4]]),
+    ):
+        known = driver.admit(0, _prompt(driver, 13), wish)
+        driver.run(known)
+        driver.free(known)
+        pending = driver.admit(1, _prompt(driver, 13), wish)
+        driver.step((pending, 13))
+        beside = driver.admit(2, _prompt(driver, 5), params(20))
+        driver.step((pending, 1), (beside, 5), pending=True)
+        while len(pending.output) < 8:
+            driver.step((beside, 1), (pending, 1), pending=True)
+        assert [s.token_id for s in pending.sampled] == known.output
+        for sequence in (pending, beside):
+            driver.free(sequence)
+
+
+def check_a_void_row_does_no_harm(make_runner: MakeRunner, driver: Driver) -> None:
+    """Its slot could not sample in the step before, which the plan did not know yet."""
+    vocab_size = driver.runner.facts.vocab_size
+    expected = driver.admit(0, _prompt(driver, 9), params(5, temperature=0.9))
+    driver.run(expected)
+    driver.free(expected)
+    good = driver.admit(0, _prompt(driver, 9), params(5, temperature=0.9))
+    bad = driver.admit(1, _prompt(driver, 6), params())
+    driver.step((bad, 6), (good, 9), bitmasks={Slot(1): only([], vocab_size)}, failing=[bad])
+    driver.step((good, 1), (bad, 1), pending=True, failing=[bad])
+    driver.free(bad)
+    driver.run(good)
+    assert good.output == expected.output
+
+
 def check_shared_blocks_begin_a_sequence(make_runner: MakeRunner, driver: Driver) -> None:
     """Also while their first owner goes on, and after it has left."""
     wish = params(6, temperature=0.8)
@@ -283,6 +337,8 @@ CHECKS: tuple[Callable[[MakeRunner, Driver], None], ...] = (
     check_tokens_do_not_depend_on_chunks_or_company,
     check_freed_slot_forgets,
     check_resumed_sequence_goes_on,
+    check_pending_tokens_are_those_sampled_before,
+    check_a_void_row_does_no_harm,
     check_shared_blocks_begin_a_sequence,
     check_logprobs_shapes,
     check_prompt_logprobs_cover_the_prompt,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -67,10 +67,15 @@ def ids(*request_ids: str) -> list[RequestId]:
 
 
 class Bench:
-    """A scheduler and a dummy runner of the same sizes; remembers every output by request."""
+    """A scheduler and a dummy runner of the same sizes; remembers every output by request.
 
-    def __init__(self, checkpoint: Path, config: SchedulerConfig) -> None:
+    `step` leaves nothing in flight; `run` plans ahead as far as `max_in_flight` says.
+    """
+
+    def __init__(self, checkpoint: Path, config: SchedulerConfig, max_in_flight: int = 1) -> None:
         self.config = config
+        self.max_in_flight = max_in_flight
+        self.in_flight: deque[StepPlan] = deque()
         self.scheduler = Scheduler(config)
         self.runner = FakeRunner(_spec(checkpoint, config))
         self.outputs: defaultdict[str, list[EngineCoreOutput]] = defaultdict(list)
@@ -102,9 +107,12 @@ class Bench:
     def run(self, max_steps: int = 10_000) -> None:
         """Step until there is nothing to do."""
         for _ in range(max_steps):
-            if not self.scheduler.has_work:
+            while len(self.in_flight) < self.max_in_flight and (plan := self.schedule()) is not None:
+                self.in_flight.append(plan)
+            if not self.in_flight:
                 return
-            self.step()
+            plan = self.in_flight.popleft()
+            self.commit(plan, self.compute(plan))
         raise AssertionError(f"still at work after {max_steps} steps: {self.scheduler!r}")
 
     def take(self, addressed: list[Addressed]) -> None:

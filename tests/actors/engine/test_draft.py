@@ -9,7 +9,7 @@ from tests.helpers.scheduling import a_request
 
 def test_what_a_preempted_sequence_had_is_there_for_others():
     draft = StepDraft(1, 10)
-    first, second = Sequence(a_request("a"), 1), Sequence(a_request("b"), 2)
+    first, second = Sequence(a_request("a"), 1, 64), Sequence(a_request("b"), 2, 64)
     draft.take(first, 4)
     draft.take(second, 5)
     assert draft.tokens_left == 1
@@ -20,5 +20,5 @@ def test_what_a_preempted_sequence_had_is_there_for_others():
 
 def test_giving_up_nothing_changes_nothing():
     draft = StepDraft(1, 10)
-    draft.give_up(Sequence(a_request("a"), 1))
+    draft.give_up(Sequence(a_request("a"), 1, 64))
     assert draft.tokens_left == 10

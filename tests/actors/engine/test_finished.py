@@ -9,7 +9,7 @@ from tests.helpers.scheduling import a_request
 
 
 def a_sequence(request_id: str, num_prompt_tokens: int = 3, client: int = 0) -> Sequence:
-    return Sequence(a_request(request_id, range(num_prompt_tokens), client=client), arrival=1)
+    return Sequence(a_request(request_id, range(num_prompt_tokens), client=client), arrival=1, max_num_tokens=99)
 
 
 def known(finished: FinishedSequences, *request_ids: str) -> list[str]:

@@ -5,7 +5,7 @@ The dummy runner judges each plan (see gpu/fake_slots.py), and its tokens depend
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from actors.engine.scheduler import MAX_IN_FLIGHT
 from protocol.ids import ClientIndex, RequestId
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
 from protocol.sampling import Grammar
@@ -95,7 +96,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.checkpoint = checkpoint
         self.policy = policy
         self.stories: list[Story] = []
-        self.plan: StepPlan | None = None
+        self.plans: deque[StepPlan] = deque()
         self.undisturbed: dict[bytes, Story] = {}
 
     @initialize(
@@ -104,8 +105,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(2, 4),
         max_num_batched_tokens=st.integers(1, 9),
         enable_prefix_caching=st.sampled_from([True, True, True, False]),
+        max_in_flight=st.sampled_from([1, MAX_IN_FLIGHT]),
     )
-    def open(self, num_tokens: int, **sizes: int):
+    def open(self, num_tokens: int, max_in_flight: int, **sizes: int):
+        self.max_in_flight = max_in_flight
         sizes["num_blocks"] = num_tokens // sizes["block_size"]
         self.bench = Bench(self.checkpoint, a_config(policy=self.policy, max_model_len=MAX_MODEL_LEN, **sizes))
         self.scheduler = self.bench.scheduler
@@ -164,33 +167,36 @@ class SchedulerMachine(RuleBasedStateMachine):
         for story in theirs:
             story.is_forgotten = True
 
-    @precondition(lambda self: self.plan is None)
+    @precondition(lambda self: len(self.plans) < self.max_in_flight)
     @rule()
     def schedule(self):
-        decoding = [s for s in self.scheduler._running.by_rank() if s.num_uncomputed_tokens == 1]
-        self.plan = self.bench.schedule()
-        assert (self.plan is not None) == self.scheduler.has_work
-        if self.plan is None:
+        running = self.scheduler._running.by_rank()
+        decoding = [s for s in running if s.num_unplanned_tokens == 1 and not s.is_about_to_end]
+        plan = self.bench.schedule()
+        if plan is None:
+            assert self.plans or not self.scheduler.has_work
             return
-        assert self.plan.rows
-        left_out = {s.slot for s in decoding} - {None} - {row.slot for row in self.plan.rows}
+        self.plans.append(plan)
+        assert plan.rows
+        left_out = {s.slot for s in decoding} - {None} - {row.slot for row in plan.rows}
         assert not left_out or self.scheduler.stats().kv_blocks_used == self.bench.config.num_blocks
 
-    @precondition(lambda self: self.plan is not None)
+    @precondition(lambda self: self.plans)
     @rule()
     def commit(self):
-        assert self.plan is not None
-        result = self.bench.compute(self.plan)
-        addressed = self.scheduler.commit(self.plan, result)
-        self.plan = None
-        self.take(addressed)
+        plan = self.plans.popleft()
+        self.take(self.scheduler.commit(plan, self.bench.compute(plan)))
 
     @rule(num_steps=st.integers(1, 6))
     def step(self, num_steps: int):
         for _ in range(num_steps):
-            if self.plan is not None:
+            while len(self.plans) < self.max_in_flight:
+                num_plans = len(self.plans)
+                self.schedule()
+                if len(self.plans) == num_plans:
+                    break
+            if self.plans:
                 self.commit()
-            self.schedule()
 
     @precondition(lambda self: self.stories)
     @rule(data=st.data())
@@ -240,7 +246,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not self.scheduler.has_work:
                 break
             self.step(1)
-        if self.plan is not None:
+        while self.plans:
             self.commit()
         assert not self.scheduler.has_work, f"no end in sight: {self.scheduler!r}"
         assert self.scheduler.stats().kv_blocks_used == 0
