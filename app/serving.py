@@ -28,6 +28,7 @@ from app.bounded_send import BoundedSends
 from app.checkpoints.inspect import describe
 from app.checkpoints.resolve import Checkpoint
 from app.checkpoints.weights import check_weights
+from app.chunked_body import framed_here
 from app.engine_client import ActorEngineClient
 from app.factory import create_app
 from app.metrics import Metrics
@@ -100,7 +101,7 @@ async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
     config = hypercorn_config(settings)
     sockets = listen(config)
     sends = BoundedSends(settings.send_timeout)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, sends.installed():
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, sends.installed(), framed_here():
         await run_until_stopped(signals, service, sends, config, sockets)
     if service.client.failure is not None:
         return 1
@@ -257,7 +258,7 @@ def attach_to_lifespan(service: Service) -> QuartTrio:
 
 
 async def live_in_worker(service: Service) -> None:
-    with BoundedSends(service.settings.send_timeout).installed():
+    with BoundedSends(service.settings.send_timeout).installed(), framed_here():
         await live_with_actors(service)
 
 
