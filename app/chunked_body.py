@@ -1,5 +1,5 @@
-"""hypercorn passes each piece of a streamed body through h11's state machine, which is nearly a fifth of what this server
-spends on a token. Once a chunked response has begun, a piece changes no state: it is framed here and sent.
+"""hypercorn passes each piece of a streamed body through h11's state machine, which takes nearly a fifth of what this
+server spends on a token. Once a chunked response has begun, a piece changes no state: it is framed here and sent.
 
 To be dropped when upstream is as quick. h11 keeps the writer that it has chosen in an attribute that is not public;
 where that is something else than expected, everything goes through h11 as before.
