@@ -112,26 +112,26 @@ async def test_what_can_never_fit_is_the_caller_s_mistake(checkpoint, autojump_c
 
 
 async def test_ending_all_aborts_them_in_the_engine_and_tells_each(checkpoint, autojump_clock):
-    async with open_client(checkpoint) as (client, _, _):
-        async with client.generate([a_prompt(max_tokens=1500), a_prompt(9, max_tokens=1500)]) as generation:
-            await generation.receive()
-            client.end_all(UnavailableError("shutting down"))
-            with pytest.raises(UnavailableError, match="shutting down"):
-                for _ in range(3):
-                    await generation.receive()
-            await wait_all_tasks_blocked()
-            assert (await client.engine_state(0)).request_ids == []
+    prompts = [a_prompt(max_tokens=1500), a_prompt(9, max_tokens=1500)]
+    async with open_client(checkpoint) as (client, _, _), client.generate(prompts) as generation:
+        await generation.receive()
+        client.end_all(UnavailableError("shutting down"))
+        with pytest.raises(UnavailableError, match="shutting down"):
+            for _ in range(3):
+                await generation.receive()
+        await wait_all_tasks_blocked()
+        assert (await client.engine_state(0)).request_ids == []
 
 
 async def test_a_part_that_got_lost_on_the_last_stretch_is_told_and_not_skipped(checkpoint, autojump_clock):
-    async with open_client(checkpoint) as (client, _, _):
-        async with client.generate([a_prompt(max_tokens=1500)]) as generation:
-            [(_, output)] = await generation.receive()
-            later = output.offset + len(output.token_ids) + 1
-            generation.put(msgspec.structs.replace(output, offset=later))
-            with pytest.raises(EngineDeadError, match="lost on its way"):
-                for _ in range(3):
-                    await generation.receive()
+    prompts = [a_prompt(max_tokens=1500)]
+    async with open_client(checkpoint) as (client, _, _), client.generate(prompts) as generation:
+        [(_, output)] = await generation.receive()
+        later = output.offset + len(output.token_ids) + 1
+        generation.put(msgspec.structs.replace(output, offset=later))
+        with pytest.raises(EngineDeadError, match="lost on its way"):
+            for _ in range(3):
+                await generation.receive()
 
 
 @pytest.mark.parametrize("victim", ["engine-0", "output-0"])

@@ -81,6 +81,42 @@ async def test_a_new_request_while_the_engine_is_down_is_refused_at_once_and_hea
         assert 503 in statuses
 
 
+@pytest.mark.parametrize("victim", ["engine-0", "output-0"])
+async def test_a_frozen_actor_is_not_waited_for(checkpoint, victim):
+    async with open_server(checkpoint, *SLOW) as server, server.client() as http:
+        events: list[str] = []
+        started = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_stream, server, events, started)
+            await started.wait()
+            os.kill(server.children()[victim], signal.SIGSTOP)
+            while (reply := await http.get("/ready")).status_code == 200:
+                await trio.sleep(0.1)
+            assert f"{victim} has not been heard of" in reply.json()["error"]["message"]
+        assert events[-1] == "data: [DONE]"
+        assert "error" in json.loads(events[-2].removeprefix("data: "))
+        await server.until_ready()
+        assert (await http.post("/v1/completions", json={"prompt": "once", "max_tokens": 5})).status_code == 200
+
+
+async def test_a_grammar_that_ends_its_checker_is_a_400_and_touches_nobody(checkpoint):
+    async with open_server(checkpoint, *SLOW) as server, server.client() as http:
+        chain = {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(3000)} | {"a3000": {}}
+        schema = {"$defs": chain, "$ref": "#/$defs/a0"}
+        body = {"prompt": "once", "max_tokens": 3, "structured_outputs": {"json": schema}}
+        events: list[str] = []
+        started = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_stream, server, events, started)
+            await started.wait()
+            reply = await http.post("/v1/completions", json=body)
+            assert reply.status_code == 400, reply.text
+            body["structured_outputs"] = {"choice": ["boat", "river"]}
+            reply = await http.post("/v1/completions", json=body | {"max_tokens": 30})
+            assert reply.json()["choices"][0]["text"] in ("boat", "river")
+        assert '"finish_reason":"length"' in events[-2]
+
+
 async def test_four_deaths_in_a_row_end_the_service_with_a_status_and_a_reason(checkpoint):
     async with open_server(checkpoint) as server:
         for _ in range(4):
