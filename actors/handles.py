@@ -3,16 +3,15 @@ this package is the app's to import."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Protocol, final
 
 import attrs
 import trio
 
 from actors.parent_death import die_with_parent
 from protocol.ids import EngineIndex, Epoch
-from protocol.links import Inbox
 from protocol.messages import AppInput, EngineInput, OutputInput
 from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts, EngineSpec
@@ -20,6 +19,7 @@ from protocol.spec import EngineFacts, EngineSpec
 __all__ = [
     "ActorState",
     "EngineLost",
+    "EventOutlet",
     "House",
     "HouseEvent",
     "HouseFailed",
@@ -64,6 +64,25 @@ class HouseFailed:
 HouseEvent = AppInput | EngineLost | OutputLost | HouseFailed
 
 
+@final
+class EventOutlet:
+    """An outbox for events that calls its listener: a task and a channel in between would cost more, for each step of
+    an engine, than all that is done with what it says. Keeps what comes before there is a listener."""
+
+    def __init__(self) -> None:
+        self._kept: list[HouseEvent] = []
+        self._take: Callable[[HouseEvent], None] = self._kept.append
+
+    def send_nowait(self, value: HouseEvent) -> None:
+        self._take(value)
+
+    def listen(self, take: Callable[[HouseEvent], None]) -> None:
+        self._take = take
+        for event in self._kept:
+            take(event)
+        self._kept.clear()
+
+
 @attrs.frozen
 class ActorState:
     """One actor as the supervisor sees it."""
@@ -88,9 +107,9 @@ class ActorState:
 class House(Protocol):
     """The running actors. `open_actors` gives the real one."""
 
-    @property
-    def events(self) -> Inbox[HouseEvent]:
-        """Everything that the app has to know, in order; for one reader."""
+    def listen(self, take: Callable[[HouseEvent], None]) -> None:
+        """From now on `take` is given everything that the app has to know, in order, in the task that learnt it; first
+        what has happened already. For one listener."""
 
     def engine_facts(self, index: EngineIndex, epoch: Epoch) -> EngineFacts | None:
         """What this incarnation of the engine learnt; None if it is not the one that is up."""

@@ -7,7 +7,6 @@ themselves (heartbeats, readiness) comes over the control pipe too.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,12 +17,12 @@ import msgspec
 import trio
 
 from actors.grammar_desk import GrammarDesk
-from actors.handles import ActorState, EngineLost, HouseEvent, HouseFailed, HouseSpec, OutputLost
+from actors.handles import ActorState, EngineLost, EventOutlet, HouseEvent, HouseFailed, HouseSpec, OutputLost
 from actors.process import ChildProcess, open_process
 from actors.restart_policy import RestartPolicy
 from protocol.codec import APP_INPUT, ENGINE_INPUT, OUTPUT_INPUT
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch
-from protocol.links import Inbox, Links, ReceiveLink, SendLink, receive_batch
+from protocol.links import Links, ReceiveLink, SendLink, receive_batch
 from protocol.messages import AppInput, AttachEngine, EngineInput, OutputInput
 from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import (
@@ -135,7 +134,7 @@ class Supervisor:
         self._spec = spec
         self._directory = directory
         self._links = links
-        self._say, self._events = trio.open_memory_channel[HouseEvent](math.inf)
+        self._app = EventOutlet()
         self._epoch = 0
         self._desk = GrammarDesk(spec.engine.checkpoint, self._new_epoch)
         self._engines: dict[EngineIndex, EngineUp] = {}
@@ -145,9 +144,8 @@ class Supervisor:
 
     # ------------------------------------------------------------------ for the app (actors.handles.House)
 
-    @property
-    def events(self) -> Inbox[HouseEvent]:
-        return self._events
+    def listen(self, take: Callable[[HouseEvent], None]) -> None:
+        self._app.listen(take)
 
     def engine_facts(self, index: EngineIndex, epoch: Epoch) -> EngineFacts | None:
         up = self._engines.get(index)
@@ -207,7 +205,7 @@ class Supervisor:
     def _give_up(self, reason: str, detail: str | None) -> None:
         """The reason is for everybody, the detail for the operator's log."""
         logger.critical("%s: %s", reason, detail)
-        self._say.send_nowait(HouseFailed(reason))
+        self._app.send_nowait(HouseFailed(reason))
 
     async def _engine_incarnation(self, index: EngineIndex) -> None:
         epoch = self._new_epoch()
@@ -231,7 +229,7 @@ class Supervisor:
             self._engines.pop(index, None)
             if link is not None:
                 link.close()
-        self._say.send_nowait(EngineLost(index, epoch, record.last_end or "?"))
+        self._app.send_nowait(EngineLost(index, epoch, record.last_end or "?"))
 
     async def _output_incarnation(self) -> None:
         epoch = self._new_epoch()
@@ -258,12 +256,12 @@ class Supervisor:
             if self._output is not None:
                 self._output.close()
                 self._output = None
-        self._say.send_nowait(OutputLost(record.last_end or "?"))
+        self._app.send_nowait(OutputLost(record.last_end or "?"))
 
     async def _pump(self, from_output: ReceiveLink[AppInput]) -> None:
         while True:
             for message in await receive_batch(from_output):
-                self._say.send_nowait(message)
+                self._app.send_nowait(message)
 
     @asynccontextmanager
     async def _incarnation(self, record: Record, spec: ActorSpec) -> AsyncIterator[trio.MemoryReceiveChannel[Facts]]:

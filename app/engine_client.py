@@ -20,7 +20,6 @@ from actors.handles import ActorState, EngineLost, House, HouseEvent, HouseFaile
 from app.engine import Prompt, Readiness
 from protocol.errors import BadRequestError, EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
-from protocol.links import receive_batch
 from protocol.messages import (
     AbortRequest,
     EngineAttached,
@@ -231,9 +230,8 @@ class ActorEngineClient:
     async def run(self, house: House) -> None:
         """Serve over this house until cancelled."""
         self._house = house
-        while True:
-            for event in await receive_batch(house.events):
-                self._take(event)
+        house.listen(self._take)
+        await trio.sleep_forever()
 
     @property
     def _actors(self) -> House:

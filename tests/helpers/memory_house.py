@@ -17,7 +17,7 @@ import trio
 from actors.child import Pulse
 from actors.engine.main import make_engine
 from actors.engine.stepper import InlineStepper
-from actors.handles import ActorState, EngineLost, HouseEvent, HouseFailed, OutputLost
+from actors.handles import ActorState, EngineLost, EventOutlet, HouseEvent, HouseFailed, OutputLost
 from actors.output.main import OutputHandler
 from actors.output.processor import OutputProcessor
 from actors.output.vocabulary import load_vocabulary
@@ -74,7 +74,7 @@ class MemoryHouse:
     """Made by `open_memory_house`."""
 
     def __init__(self, checkpoint: Path, spec: EngineSpec) -> None:
-        self._say, self.events = trio.open_memory_channel[HouseEvent](math.inf)
+        self._app = EventOutlet()
         self._vocabulary = load_vocabulary(checkpoint)
         self._spec = spec
         self._epoch = 0
@@ -92,6 +92,9 @@ class MemoryHouse:
         self.engine_up = trio.Event()
 
     # ------------------------------------------------------------------ House
+
+    def listen(self, take: Callable[[HouseEvent], None]) -> None:
+        self._app.listen(take)
 
     def engine_facts(self, index: EngineIndex, epoch: Epoch) -> EngineFacts | None:
         return self._facts if epoch == self._engine_epoch else None
@@ -154,12 +157,12 @@ class MemoryHouse:
                 self._engine = self._client = self._facts = None
                 self.engine_up = trio.Event()
                 del self._scopes["engine-0"]
-        self._say.send_nowait(EngineLost(ENGINE, epoch, "killed by the test"))
+        self._app.send_nowait(EngineLost(ENGINE, epoch, "killed by the test"))
 
     async def run_output(self) -> None:
         """One incarnation, until it is killed."""
         say, inbox = trio.open_memory_channel[OutputInput](math.inf)
-        handler = OutputHandler(CLIENT, lambda: OutputProcessor(self._vocabulary), self._say, self._attach, Pulse())
+        handler = OutputHandler(CLIENT, lambda: OutputProcessor(self._vocabulary), self._app, self._attach, Pulse())
         with trio.CancelScope() as scope:
             self._scopes["output-0"] = scope
             self._output = say
@@ -170,13 +173,13 @@ class MemoryHouse:
             finally:
                 self._output = None
                 del self._scopes["output-0"]
-        self._say.send_nowait(OutputLost("killed by the test"))
+        self._app.send_nowait(OutputLost("killed by the test"))
 
     def kill(self, name: str) -> None:
         self._scopes[name].cancel()
 
     def give_up(self, reason: str) -> None:
-        self._say.send_nowait(HouseFailed(reason))
+        self._app.send_nowait(HouseFailed(reason))
 
     def _attachment(self) -> AttachEngine:
         return AttachEngine(ENGINE, self._engine_epoch, "memory", "memory")
