@@ -83,6 +83,8 @@ class Settings:
     """"priority" runs requests with a lower `priority` first."""
     enable_prefix_caching: Annotated[bool, Parameter(group=CACHE)] = True
     """Requests that begin alike share what has been computed for that beginning, while it is in memory."""
+    long_prefill_token_threshold: Annotated[int, Parameter(group=CACHE)] = 0
+    """Most tokens of one prompt in a step; 0 is no limit but --max-num-batched-tokens."""
     async_scheduling: Annotated[bool | None, Parameter(group=CACHE)] = None
     """Plan each step while the one before it runs. Default: unless a CPU computes."""
     threads: Annotated[int | None, Parameter(group=CACHE)] = None
@@ -105,7 +107,8 @@ class Settings:
         for name in (*positive, "kv_cache_memory_bytes", "threads", "max_body_bytes"):
             if values[name] is not None and values[name] < 1:
                 raise BadRequestError(f"--{name.replace('_', '-')} must be at least 1, not {values[name]}")
-        for name in ("shutdown_timeout", "send_timeout", "max_num_queued_reqs", "max_logprobs", "dummy_step_seconds"):
+        seconds = ("shutdown_timeout", "send_timeout", "dummy_step_seconds")
+        for name in (*seconds, "max_num_queued_reqs", "max_logprobs", "long_prefill_token_threshold"):
             if values[name] < 0:
                 raise BadRequestError(f"--{name.replace('_', '-')} must not be negative, and is {values[name]}")
 
@@ -142,6 +145,7 @@ class Settings:
             scheduling_policy=self.scheduling_policy,
             enable_prefix_caching=self.enable_prefix_caching,
             async_scheduling=self.async_scheduling,
+            long_prefill_token_threshold=self.long_prefill_token_threshold,
             threads=self.threads,
             max_logprobs=self.max_logprobs,
             dummy_step_seconds=self.dummy_step_seconds,

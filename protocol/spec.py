@@ -56,6 +56,8 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     """Where built CPU kernels and laid-out weights are kept; None keeps none."""
     enable_prefix_caching: bool = True
     """Sequences with the same beginning share its KV blocks."""
+    long_prefill_token_threshold: int = 0
+    """Most tokens of one prompt in a step; 0 is no limit of its own."""
     async_scheduling: bool | None = None
     """Plan each step while the one before it runs. None: unless the runner computes on the CPU, whose cores have then
     nothing to gain from it."""

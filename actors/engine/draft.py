@@ -15,9 +15,14 @@ from protocol.step import StepPlan
 class StepDraft:
     """Becomes a StepPlan; stays with the scheduler until the plan's result is committed."""
 
-    def __init__(self, number: int, max_num_tokens: int) -> None:
+    def __init__(self, number: int, max_num_tokens: int, max_chunk: int = 0) -> None:
+        """`max_chunk` bounds the share of one sequence; 0 does not."""
         self.number = number
         self.tokens_left = max_num_tokens
+        self.num_taken = 0
+        self.num_decodes = 0
+        """Rows of sequences that go on by one token; the others have tokens of prompts."""
+        self._max_chunk = max_chunk or max_num_tokens
         self.counts: dict[Sequence, int] = {}
         """Tokens to compute, in the order of the plan's rows."""
         self.admitted: list[Sequence] = []
@@ -27,13 +32,29 @@ class StepDraft:
         self.lost: set[Sequence] = set()
         """Rows whose KV is not theirs any more: a later plan gave their blocks to others."""
 
+    @property
+    def num_prefill_tokens(self) -> int:
+        return self.num_taken - self.num_decodes
+
+    def share_of(self, sequence: Sequence) -> int:
+        """Tokens that it may compute in this step if it has room for them."""
+        return min(sequence.num_unplanned_tokens, self.tokens_left, self._max_chunk)
+
+    def end_decodes(self, prefill_budget: int) -> None:
+        """All that come now have tokens of prompts: together no more than this many."""
+        self.num_decodes = len(self.counts)
+        self.tokens_left = min(self.tokens_left, prefill_budget)
+
     def take(self, sequence: Sequence, count: int) -> None:
         self.counts[sequence] = count
+        self.num_taken += count
         self.tokens_left -= count
 
     def give_up(self, sequence: Sequence) -> None:
         """A sequence is preempted after it had its share of this step."""
-        self.tokens_left += self.counts.pop(sequence, 0)
+        count = self.counts.pop(sequence, 0)
+        self.num_taken -= count
+        self.tokens_left += count
 
     def as_plan(self, freed_slots: list[Slot]) -> StepPlan:
         new_sequences = [sequence.as_new() for sequence in self.admitted]

@@ -142,8 +142,11 @@ class Engine:
 
     async def _steps(self) -> None:
         in_flight: deque[StepPlan] = deque()
+        began = 0.0  # when the runner turned to the oldest step in flight
         while True:
             while len(in_flight) < self._max_in_flight and (plan := self._scheduler.schedule()) is not None:
+                if not in_flight:
+                    began = trio.current_time()
                 self._stepper.submit(plan)
                 in_flight.append(plan)
             if not in_flight:
@@ -155,7 +158,9 @@ class Engine:
             result = await self._stepper.result()
             plan = in_flight.popleft()
             self._pulse.step = plan.step
-            self._publish(self._scheduler.commit(plan, result))
+            ended = trio.current_time()
+            self._publish(self._scheduler.commit(plan, result, ended - began))
+            began = ended
 
     async def _take_in(self, inbox: Inbox[EngineInput], nursery: trio.Nursery) -> None:
         while True:
@@ -261,6 +266,7 @@ def make_engine(spec: EngineSpec, stepper: Stepper, clients: dict[ClientIndex, C
         max_num_batched_tokens=spec.max_num_batched_tokens,
         max_model_len=facts.max_model_len,
         policy=spec.scheduling_policy,
+        long_prefill_token_threshold=spec.long_prefill_token_threshold,
         enable_prefix_caching=spec.enable_prefix_caching,
     )
     compiler = GrammarCompiler(spec.checkpoint, facts.vocab_size)

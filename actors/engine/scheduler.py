@@ -14,6 +14,7 @@ from typing import final
 
 from actors.engine.block_hashes import BlockHashes
 from actors.engine.blocks import BlockPool
+from actors.engine.chunk_budget import ChunkBudget
 from actors.engine.draft import StepDraft
 from actors.engine.finish import Finish, finish_after_prompt, finish_after_token
 from actors.engine.finished import FinishedSequences
@@ -43,13 +44,16 @@ class SchedulerConfig:
     max_model_len: int
     policy: str = "fcfs"
     """"fcfs" or "priority"."""
+    long_prefill_token_threshold: int = 0
+    """Most tokens of one prompt in a step; 0 is no limit but the step's own."""
     enable_prefix_caching: bool = True
     """Whether sequences with the same beginning share its blocks, while it is in memory."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+            least = 0 if name == "long_prefill_token_threshold" else 1
+            if isinstance(value, int) and not isinstance(value, bool) and value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
         if self.policy not in POLICIES:
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
 
@@ -70,6 +74,7 @@ class Scheduler:
         self._live: dict[RequestId, Sequence] = {}
         self._waiting = WaitingQueue(config.policy)
         self._finished = FinishedSequences()
+        self._chunk_budget = ChunkBudget(config.max_num_batched_tokens)
         self._in_flight: deque[StepDraft] = deque()
         self._num_added = 0
         self._num_steps = 0
@@ -132,8 +137,9 @@ class Scheduler:
         assert len(self._in_flight) < MAX_IN_FLIGHT, f"{self._in_flight[0]!r} is not committed yet"
         if not self._live or any(draft.is_awaited for draft in self._in_flight):
             return None
-        draft = StepDraft(self._num_steps + 1, self.config.max_num_batched_tokens)
-        extend_running(draft, self._running)
+        config = self.config
+        draft = StepDraft(self._num_steps + 1, config.max_num_batched_tokens, config.long_prefill_token_threshold)
+        extend_running(draft, self._running, self._chunk_budget)
         for sequence in draft.preempted:
             self._waiting.push(sequence)
             for earlier in self._in_flight:
@@ -147,11 +153,15 @@ class Scheduler:
         self._in_flight.append(draft)
         return draft.as_plan(self._running.take_freed_slots())
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[Addressed]:
-        """Take in the result of the oldest plan that is not committed yet; returns what clients get of it."""
+    def commit(self, plan: StepPlan, result: StepResult, seconds: float = 0.0) -> list[Addressed]:
+        """Take in the result of the oldest plan that is not committed yet; returns what clients get of it.
+
+        `seconds` is how long the runner took for it, 0 if nobody has measured that.
+        """
         assert self._in_flight, "there is no step to commit"
         draft = self._in_flight.popleft()
         assert plan.step == result.step == draft.number, f"step {draft.number} is due, not {plan.step}/{result.step}"
+        self._chunk_budget.observe(draft.num_decodes, draft.num_prefill_tokens, seconds)
         sequences = dict(zip((row.slot for row in plan.rows), draft.counts, strict=True))
         for chunk in result.prompt_logprobs:
             if sequences[chunk.slot].is_live:

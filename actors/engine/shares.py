@@ -5,23 +5,28 @@ Small decisions over a StepDraft, in the order in which the scheduler takes them
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from actors.engine.chunk_budget import ChunkBudget
 from actors.engine.draft import StepDraft
 from actors.engine.residents import Residents
 from actors.engine.sequence import Sequence, SequenceStatus
 from actors.engine.waiting import WaitingQueue
 
 
-def extend_running(draft: StepDraft, running: Residents) -> None:
-    """One token for whoever decodes, then what is left to the prompts under way, the best rank first.
+def extend_running(draft: StepDraft, running: Residents, budget: ChunkBudget) -> None:
+    """One token for whoever decodes, then to the prompts under way, the best rank first, what is left and what those
+    that decode can be asked to wait for.
 
     Whoever has to make room for that is in `draft.preempted`, to be computed again from its prompt and output.
     """
     by_rank = running.by_rank()
     decoding = [sequence for sequence in by_rank if sequence.num_unplanned_tokens == 1 and not sequence.is_about_to_end]
     prompts = [sequence for sequence in by_rank if sequence.num_unplanned_tokens > 1]
-    for sequence in (*decoding, *prompts):
-        if sequence.status is SequenceStatus.RUNNING:
-            _extend(sequence, draft, running)
+    _extend_all(decoding, draft, running)
+    if draft.counts:
+        draft.end_decodes(budget.next_beside_decodes())
+    _extend_all(prompts, draft, running)
 
 
 def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue) -> None:
@@ -38,7 +43,13 @@ def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue) -
         waiting.remove(sequence)
         running.admit(sequence, found)
         draft.admitted.append(sequence)
-        _take(sequence, min(sequence.num_unplanned_tokens, draft.tokens_left), draft, running)
+        _take(sequence, draft.share_of(sequence), draft, running)
+
+
+def _extend_all(sequences: Iterable[Sequence], draft: StepDraft, running: Residents) -> None:
+    for sequence in sequences:
+        if sequence.status is SequenceStatus.RUNNING:
+            _extend(sequence, draft, running)
 
 
 def _extend(sequence: Sequence, draft: StepDraft, running: Residents) -> None:
@@ -46,7 +57,7 @@ def _extend(sequence: Sequence, draft: StepDraft, running: Residents) -> None:
 
     The worst of all sits this step out with what it holds; the best always goes on, so there is progress.
     """
-    wanted = min(sequence.num_unplanned_tokens, draft.tokens_left)
+    wanted = draft.share_of(sequence)
     if wanted == 0:
         return
     while (fitting := min(wanted, running.num_tokens_fitting(sequence))) == 0:

@@ -1,0 +1,70 @@
+"""The compute thread takes plans as they come, and gives results in their order."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from actors.engine.stepper import open_stepper
+from gpu.runner import Report
+from protocol.errors import CheckpointError
+from protocol.spec import EngineFacts
+from protocol.step import StepPlan, StepResult
+
+FACTS = EngineFacts(64, 8, 4, 64, "none", "none", 0, 0)
+
+
+class GatedRunner:
+    """Steps when it is let; breaks at step 99."""
+
+    def __init__(self) -> None:
+        self.facts = FACTS
+        self.gate = threading.Semaphore(0)
+        self.begun: list[int] = []
+        self.is_closed = False
+
+    def step(self, plan: StepPlan) -> StepResult:
+        self.begun.append(plan.step)
+        self.gate.acquire()
+        if plan.step == 99:
+            raise RuntimeError("broken")
+        return StepResult(plan.step, [])
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def plan(step: int) -> StepPlan:
+    return StepPlan(step, [], [], [])
+
+
+async def test_a_plan_may_be_submitted_before_the_one_before_it_is_done():
+    runner = GatedRunner()
+    async with open_stepper(lambda report: runner, lambda progress: None) as stepper:
+        stepper.submit(plan(1))
+        stepper.submit(plan(2))
+        runner.gate.release(2)
+        assert [(await stepper.result()).step for _ in range(2)] == [1, 2]
+        assert runner.begun == [1, 2]
+    assert runner.is_closed
+
+
+async def test_what_breaks_the_runner_is_raised_for_its_own_plan():
+    runner = GatedRunner()
+    async with open_stepper(lambda report: runner, lambda progress: None) as stepper:
+        runner.gate.release(2)
+        stepper.submit(plan(1))
+        stepper.submit(plan(99))
+        assert (await stepper.result()).step == 1
+        with pytest.raises(RuntimeError, match="broken"):
+            await stepper.result()
+
+
+async def test_what_loading_raises_is_raised():
+    def refuse(report: Report) -> GatedRunner:
+        raise CheckpointError("no weights")
+
+    with pytest.RaisesGroup(CheckpointError):
+        async with open_stepper(refuse, lambda progress: None):
+            pass
