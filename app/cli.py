@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from importlib.metadata import version as installed_version
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import trio
-from cyclopts import App, Parameter
-from cyclopts.config import Env, Toml
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.config import Dict, Env
 
 from app.settings import Settings
-from protocol.errors import TrillmError
+from protocol.errors import BadRequestError, TrillmError
 
 if TYPE_CHECKING:
     from app.checkpoints.resolve import Checkpoint
 
-Config = Env | Toml
+Config = Env | Dict
 
 
 def config_sources() -> list[Config]:
-    """Where settings come from besides the flags, the stronger first: TRILLM_* variables, then TRILLM_CONFIG's file."""
+    """Where settings come from besides the flags, the stronger first: TRILLM_* variables, then TRILLM_CONFIG's file.
+
+    Raises BadRequestError for a file that cannot be read.
+    """
     sources: list[Config] = [Env("TRILLM_", command=False)]
     if path := os.environ.get("TRILLM_CONFIG"):
-        sources.append(Toml(path, use_commands_as_keys=False, must_exist=True))
+        sources.append(Dict(read_toml(path), use_commands_as_keys=False, source=path))
     return sources
+
+
+def read_toml(path: str) -> dict[str, Any]:
+    """Raises BadRequestError."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # also what is no TOML, or not even UTF-8
+        raise BadRequestError(f"{path} (TRILLM_CONFIG) cannot be read: {error}") from error
 
 
 def make_app() -> App:
@@ -55,18 +70,34 @@ def serve(model: str | None = None, *, settings: Annotated[Settings | None, Para
     set_up_logging(chosen.log_level)
     from app.serving import serve as serve_forever
 
+    return status_of(lambda: trio.run(serve_forever, chosen, fetch(model, chosen)))
+
+
+def status_of(run: Callable[[], int]) -> int:
+    """Its status, or one sentence and the status of a failure that the operator can do something about."""
+    reasons: list[str] = []
     try:
-        checkpoint = fetch(model, chosen)
-        return trio.run(serve_forever, chosen, checkpoint)
-    except TrillmError as error:
-        return refuse(error.message)
-    except OSError as error:
-        return refuse(f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror or error}")
+        return run()
+    except* (TrillmError, OSError) as group:  # what fails inside a nursery comes out of it in a group
+        reasons = [str(error) for error in leaves(group)]
+    return refuse("; ".join(dict.fromkeys(reasons)))
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The errors themselves, out of groups within groups."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from leaves(error)
+        else:
+            yield error
 
 
 def settings_from_environment() -> tuple[str | None, Settings]:
     """MODEL and the settings as `trillm serve` without arguments would see them. Raises BadRequestError."""
-    _, bound, _ = make_app().parse_args(["serve"], exit_on_error=False, print_error=False)
+    try:
+        _, bound, _ = make_app().parse_args(["serve"], exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise BadRequestError(" ".join(str(error).split())) from error
     return (*bound.args, None)[0], bound.kwargs.get("settings") or Settings()
 
 
@@ -93,12 +124,16 @@ def refuse(message: str) -> int:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, leave)
     try:
         sys.exit(make_app()(result_action="return_value"))
     except TrillmError as error:  # a value that no setting may have
         sys.exit(refuse(error.message))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        sys.exit(refuse(f"{os.environ.get('TRILLM_CONFIG')} (TRILLM_CONFIG) cannot be read: {error}"))
+
+
+def leave(number: int, frame: FrameType | None) -> NoReturn:
+    """Who is told to stop before it serves has nothing to finish. While it serves, app/serving.py handles signals."""
+    sys.exit(0)
 
 
 if __name__ == "__main__":

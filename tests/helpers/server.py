@@ -29,6 +29,7 @@ class Server:
     log: list[str] = attrs.field(factory=list)
     url: str = ""
     news: trio.Event = attrs.field(factory=trio.Event)
+    silent: trio.Event = attrs.field(factory=trio.Event)
 
     @property
     def pid(self) -> int:
@@ -55,6 +56,11 @@ class Server:
                 self.log += lines
                 self.news.set()
                 self.news = trio.Event()
+        self.silent.set()
+
+    async def until_silent(self) -> None:
+        """Until everything it said has been heard, after it has ended."""
+        await self.silent.wait()
 
     async def until_said(self, pattern: re.Pattern[str]) -> re.Match[str]:
         while True:

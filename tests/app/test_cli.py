@@ -1,0 +1,37 @@
+"""What keeps `trillm serve` from serving is one sentence for the operator."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from app import cli
+from protocol.errors import StartError
+
+
+def test_what_fails_inside_nurseries_is_told_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    async def fail(error: Exception) -> None:
+        async with trio.open_nursery() as outer, trio.open_nursery() as inner:
+            outer.start_soon(trio.sleep_forever)
+            raise error
+            inner.start_soon(trio.sleep_forever)
+
+    for error, sentence in (
+        (StartError("engine-0 could not start: no memory"), "trillm: engine-0 could not start: no memory\n"),
+        (OSError(24, "Too many open files"), "trillm: [Errno 24] Too many open files\n"),
+    ):
+        assert cli.status_of(lambda error=error: trio.run(fail, error)) == 1
+        assert capsys.readouterr().err == sentence
+
+
+def test_a_mistake_of_our_own_keeps_its_traceback() -> None:
+    def run() -> int:
+        raise ExceptionGroup("", [StartError("x"), AssertionError("our bug")])
+
+    with pytest.raises(ExceptionGroup) as caught:
+        cli.status_of(run)
+    assert caught.group_contains(AssertionError)
+
+
+def test_a_status_is_passed_on() -> None:
+    assert cli.status_of(lambda: 0) == 0

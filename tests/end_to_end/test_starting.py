@@ -1,0 +1,92 @@
+"""Starting, and not starting: whatever goes wrong is one sentence and an exit status, never a traceback."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.helpers.server import open_process
+
+pytestmark = pytest.mark.process
+
+HYPERCORN = ("hypercorn", "--worker-class", "trio", "-w", "0", "--bind", "127.0.0.1:0", "app:create_app()")
+
+
+async def said(*arguments: str, **environment: str) -> str:
+    """The one sentence with which it ends."""
+    async with open_process([sys.executable, "-m", *arguments], **environment) as server:
+        assert await server.wait() == 1
+        await server.until_silent()
+        assert "Traceback" not in "\n".join(server.log)
+        sentences = [line for line in server.log if line.startswith("trillm: ")]
+        assert len(sentences) == 1, server.log
+        return sentences[0]
+
+
+async def test_an_address_that_is_taken(checkpoint: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        sentence = await said("app.cli", "serve", str(checkpoint), "--load-format", "dummy", "--port", str(port))
+
+    assert f"cannot listen on 127.0.0.1:{port}" in sentence
+
+
+async def test_a_host_that_does_not_exist(checkpoint: Path) -> None:
+    flags = ("--load-format", "dummy", "--host", "192.0.2.1", "--api-key", "k")
+
+    assert "cannot listen on 192.0.2.1:8000" in await said("app.cli", "serve", str(checkpoint), *flags)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("TRILLM_PORT", "abc", "abc"),
+        ("TRILLM_PORT", "70000", "--port must be from 0 to 65535"),
+        ("TRILLM_CONFIG", "/nonexistent/trillm.toml", "/nonexistent/trillm.toml"),
+        ("TRILLM_CONFIG", __file__, "(TRILLM_CONFIG) cannot be read"),
+        ("TRILLM_CONFIG", sys.executable, "(TRILLM_CONFIG) cannot be read"),
+    ],
+)
+async def test_the_hypercorn_command_with_a_wrong_environment(name: str, value: str, text: str) -> None:
+    assert text in await said(*HYPERCORN, **{name: value})
+
+
+async def test_a_wrong_configuration_file() -> None:
+    assert "(TRILLM_CONFIG) cannot be read" in await said("app.cli", "serve", TRILLM_CONFIG=__file__)
+
+
+SLOW_IMPORT = """
+import os, signal, sys, app.cli
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "app.serving":
+            os.kill(os.getpid(), signal.SIGTERM)
+            while True: signal.pause()
+sys.meta_path.insert(0, Slow())
+sys.argv = ["trillm", "serve", "--port", "0"]
+app.cli.main()
+"""
+
+
+async def test_sigterm_while_it_still_imports_is_a_quiet_end() -> None:
+    async with open_process([sys.executable, "-c", SLOW_IMPORT]) as server:
+        assert await server.wait() == 0
+        await server.until_silent()
+        assert server.log == []
+
+
+async def test_sigterm_while_the_engine_starts_is_a_quiet_end(checkpoint: Path) -> None:
+    command = [sys.executable, "-m", "app.cli", "serve", str(checkpoint), "--load-format", "dummy", "--port", "0"]
+    async with open_process(command) as server:
+        while not server.children():
+            assert server.process.poll() is None
+            await trio.sleep(0.01)
+        server.signal(signal.SIGTERM)
+        assert await server.wait() == 0
+        await server.until_silent()
+        assert "Traceback" not in "\n".join(server.log)
