@@ -6,12 +6,14 @@ Nesting is bounded before anything is decoded, so that no decoder, template or g
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 import trio
 from quart import Request
 
+from app.drain import Drain
 from app.limits import Limits
 from protocol.errors import BadRequestError, UnsupportedMediaTypeError
 
@@ -27,19 +29,23 @@ _AT = re.compile(r"^(?P<what>.*?) - at `\$\.?(?P<path>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 
 
-async def read_body(request: Request, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
+async def read_body(request: Request, decoder: msgspec.json.Decoder[T], limits: Limits, drain: Drain) -> T:
     """The decoded body.
 
-    Raises UnsupportedMediaTypeError, BadRequestError, and werkzeug's errors for a body that is too large (found while
-    it comes in) or too slow.
+    Raises UnsupportedMediaTypeError, BadRequestError, UnavailableError if the server drains before the body is there,
+    and werkzeug's errors for a body that is too large (found while it comes in) or too slow.
     """
     kind = request.mimetype
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise UnsupportedMediaTypeError(f"Content-Type must be application/json, not {kind[:100] or 'absent'}")
-    data: bytes = await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    data = await drain.unless_begun(partial(_received, request))
     if len(data) <= _INLINE_BYTES:
         return decode_body(data, decoder, limits.max_json_depth)
     return await trio.to_thread.run_sync(decode_body, data, decoder, limits.max_json_depth)
+
+
+async def _received(request: Request) -> bytes:
+    return await request.get_data(cache=False, as_text=False, parse_form_data=False)
 
 
 def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], max_depth: int) -> T:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from attrs import field, frozen
 
+from app.drain import Drain
 from app.engine import EngineClient
 from app.limits import Limits
 from app.metrics import Metrics
@@ -34,8 +35,10 @@ class Services:
     model: ModelCard
     metrics: Metrics
     limits: Limits = field(factory=Limits)
+    drain: Drain = field(factory=Drain)
+    """Ends what is still being sent to us when the server stops."""
     api_keys: tuple[str, ...] = ()
-    """None: everybody may use every route."""
+    """Empty: every route is open to whoever comes in over a loopback address."""
     version: str = "0.0.0"
     clock: Callable[[], float] = time.time
     """Unix time in seconds, for the `created` fields."""

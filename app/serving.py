@@ -187,6 +187,7 @@ async def stop_on_signal(signals: AsyncIterator[int], service: Service, sends: B
     await anext(signals)
     logger.info("draining: %s requests may finish within %.0f s", service.client.num_requests, drain_limit(service))
     service.client.drain("the server is shutting down")
+    service.services.drain.begin()
     stop.set()
     with trio.move_on_after(drain_limit(service)):
         await anext(signals)

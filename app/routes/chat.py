@@ -29,7 +29,7 @@ def chat_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
 
     @routes.post("/v1/chat/completions")
     async def create_chat_completion() -> Response:
-        body = await read_body(request, _DECODER, services.limits)
+        body = await read_body(request, _DECODER, services.limits, services.drain)
         head = response_head(services, body, "chatcmpl")
         services.facts()
         calls = forced_calls(

@@ -30,7 +30,7 @@ def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprin
 
     @routes.post("/v1/completions")
     async def create_completion() -> Response:
-        body = await read_body(request, _DECODER, services.limits)
+        body = await read_body(request, _DECODER, services.limits, services.drain)
         head = response_head(services, body, "cmpl")
         services.facts()
         if body.suffix:

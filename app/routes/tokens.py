@@ -22,7 +22,7 @@ def token_routes(services: Services) -> Blueprint:
 
     @routes.post("/tokenize")
     async def tokenize() -> Response:
-        body = await read_body(request, _TOKENIZE, services.limits)
+        body = await read_body(request, _TOKENIZE, services.limits, services.drain)
         services.model.name(body.model)
         max_model_len = services.facts().max_model_len
         token_ids = await _token_ids(body, services)
@@ -32,7 +32,7 @@ def token_routes(services: Services) -> Blueprint:
 
     @routes.post("/detokenize")
     async def detokenize() -> Response:
-        body = await read_body(request, _DETOKENIZE, services.limits)
+        body = await read_body(request, _DETOKENIZE, services.limits, services.drain)
         services.model.name(body.model)
         check_token_ids("tokens", body.tokens, services.vocab_size())
         answer = DetokenizeAnswer(await services.tokenizer.decode_long(body.tokens))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 import httpx
 import openai
@@ -109,3 +110,19 @@ async def test_a_client_that_leaves_is_aborted_within_a_second(checkpoint, strea
             while await gauge(http, "num_requests_running") + await gauge(http, "num_requests_waiting") > 0:
                 await trio.sleep(0.02)
         assert await gauge(http, "kv_cache_usage_perc") == 0
+
+
+async def test_who_has_sent_half_a_body_does_not_hold_the_shutdown_up(checkpoint):
+    async with open_server(checkpoint) as server:
+        client = await trio.open_tcp_stream("127.0.0.1", int(server.url.rpartition(":")[2]))
+        async with client:
+            await client.send_all(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b'Content-Length: 100\r\n\r\n{"prompt": "on'
+            )
+            await server.until_ready()  # another request: by then this one's head has been read
+            began = trio.current_time()
+            server.signal(signal.SIGTERM)
+            assert await server.wait() == 0
+            assert trio.current_time() - began < 10
+            assert b" 503 " in await client.receive_some()

@@ -20,6 +20,8 @@ class Exchange:
     num_received: int = 0
     blocked: trio.Event | None = None
     """If set, sending waits for it: a client that does not read."""
+    more_body: bool = False
+    """The rest of the body never comes."""
 
     async def run(self, app: Any) -> None:
         await app(self.scope, self.receive, self.send)
@@ -28,7 +30,7 @@ class Exchange:
         await trio.lowlevel.checkpoint()
         self.num_received += 1
         if self.num_received == 1 and self.scope["type"] == "http":
-            return {"type": "http.request", "body": self.body, "more_body": False}
+            return {"type": "http.request", "body": self.body, "more_body": self.more_body}
         await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
