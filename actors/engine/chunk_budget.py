@@ -18,6 +18,8 @@ PROBE_EVERY = 16
 RISE, FALL = 0.1, 0.5
 """How much of the difference to a decode step that took longer, or less long, is believed: one that was disturbed must
 not be taken for the measure of all."""
+LEAST_SECONDS = 1e-6
+"""What takes less was not timed."""
 TRUSTED_TOKENS = 64
 """So many prompt tokens in a step are half enough to tell what one costs."""
 
@@ -46,7 +48,7 @@ class ChunkBudget:
 
     def observe(self, num_decodes: int, num_prefill_tokens: int, seconds: float) -> None:
         """A step took so long. Nothing is learnt of one that took no time."""
-        if seconds <= 0:
+        if seconds < LEAST_SECONDS:
             return
         if num_prefill_tokens == 0:
             self._num_mixed = 0
