@@ -15,27 +15,14 @@ import msgspec
 import numpy as np
 import torch
 
+from gpu.gguf_names import KNOWN, gguf_name
 from gpu.weights import wrong_shape
 from protocol.errors import CheckpointError
 
 PERMUTED = ("llama",)
 """Architectures whose query and key rows llama.cpp reorders, from (i, i + head_dim / 2) pairs to neighbours."""
-KNOWN = ("llama", "qwen2", "qwen3")
-
-_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-_LAYER = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+NORMS_PLUS_1 = ("gemma", "gemma2", "gemma3")
+"""Those whose norms' weights are stored as they are multiplied with, and in Hugging Face's files less 1."""
 
 
 class GgufTensor(msgspec.Struct, frozen=True):
@@ -66,7 +53,7 @@ class GgufWeights:
         self._path = path
         self._data = data
         self._tensors = {tensor.name: tensor for tensor in index.tensors}
-        self._permuted = index.architecture in PERMUTED
+        self._architecture = index.architecture
         self._head_dims = head_dims
         self.num_bytes = sum(tensor.nbytes for tensor in index.tensors)
         self.files = [path]
@@ -95,7 +82,7 @@ class GgufWeights:
         return cls(file, np.frombuffer(mapped, dtype=np.uint8), index, head_dims)
 
     def __contains__(self, name: str) -> bool:
-        return gguf_name(name) in self._tensors
+        return gguf_name(name, self._architecture)[0] in self._tensors
 
     def read(self, name: str, into: torch.Tensor) -> int:
         tensor = self._tensor(name, into.shape)
@@ -103,6 +90,8 @@ class GgufWeights:
         values = torch.from_numpy(QUANTISATIONS[tensor.type].decode(blocks)).view(tensor.shape)
         if self._is_permuted(name):
             values = unpermuted(values, self._head_dims.value)
+        if self._architecture in NORMS_PLUS_1 and name.endswith("norm.weight"):
+            values = values - 1.0
         into.copy_(values)
         return tensor.nbytes
 
@@ -116,12 +105,17 @@ class GgufWeights:
         return rows
 
     def _is_permuted(self, name: str) -> bool:
-        return self._permuted and ".self_attn." in name and (".q_proj." in name or ".k_proj." in name)
+        return self._architecture in PERMUTED and ".self_attn." in name and (".q_proj." in name or ".k_proj." in name)
 
     def _tensor(self, name: str, shape: Sequence[int]) -> GgufTensor:
-        tensor = self._tensors.get(gguf_name(name))
+        found, expert = gguf_name(name, self._architecture)
+        tensor = self._tensors.get(found)
         if tensor is None:
-            raise CheckpointError(f"{self._path}: tensor {gguf_name(name)} of shape {list(shape)} is missing")
+            raise CheckpointError(f"{self._path}: tensor {found} of shape {list(shape)} is missing")
+        if expert is not None:
+            tensor = _slice(tensor, expert)
+        elif list(shape) == [1, *tensor.shape]:  # llama.cpp's converter drops dimensions of 1
+            tensor = msgspec.structs.replace(tensor, shape=list(shape))
         if tensor.shape != list(shape):
             raise wrong_shape(self._path, tensor.name, tensor.shape, shape)
         return tensor
@@ -143,6 +137,15 @@ class GgufWeights:
         return self._data[tensor.offset : end].reshape(-1, quantisation.block_bytes)
 
 
+def _slice(tensor: GgufTensor, index: int) -> GgufTensor:
+    """One matrix of several of the same shape. An index that is not there gives a shape that nobody expects."""
+    count, *shape = tensor.shape
+    if index >= count:
+        return msgspec.structs.replace(tensor, shape=[0, *shape])
+    nbytes = tensor.nbytes // count
+    return msgspec.structs.replace(tensor, shape=shape, offset=tensor.offset + index * nbytes, nbytes=nbytes)
+
+
 class HeadDims(msgspec.Struct, frozen=True):
     """What undoing the permutation needs of config.json."""
 
@@ -153,17 +156,6 @@ class HeadDims(msgspec.Struct, frozen=True):
     @property
     def value(self) -> int:
         return self.head_dim or self.hidden_size // self.num_attention_heads
-
-
-def gguf_name(name: str) -> str:
-    """Hugging Face's name of a tensor in GGUF's words; unknown ones stay as they are (and are not found)."""
-    stem, _, kind = name.rpartition(".")
-    if stem in _TOP:
-        return f"{_TOP[stem]}.{kind}"
-    parts = stem.split(".", 3)
-    if len(parts) == 4 and parts[:2] == ["model", "layers"] and parts[3] in _LAYER:
-        return f"blk.{parts[2]}.{_LAYER[parts[3]]}.{kind}"
-    return name
 
 
 def unpermuted(rows: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -67,7 +67,7 @@ def _is_current(directory: Path, path: Path, size: int) -> bool:
 def _convert(path: Path) -> dict[str, bytes]:
     """The files of the checkpoint directory, by name."""
     # Imported here: the gguf package and numpy are not needed when the cache has the result.
-    from app.checkpoints.gguf_config import ROPE_FREQS, generation_config, model_config
+    from app.checkpoints.gguf_config import ROPE_TENSORS, generation_config, model_config
     from app.checkpoints.gguf_metadata import read_gguf
     from app.checkpoints.gguf_tokenizer import build_tokenizer, tokenizer_config
 
@@ -79,13 +79,12 @@ def _convert(path: Path) -> dict[str, bytes]:
             f"{path}: tokenizer.ggml.tokens has {tokenizer.get_vocab_size()} tokens, but token_embd.weight only "
             f"{config['vocab_size']} rows"
         )
-    # Llama 3's frequency divisors are in config.json's rope_scaling already.
-    tensors = [attrs.asdict(tensor) for tensor in gguf.tensors.values() if tensor.name != ROPE_FREQS]
+    tensors = [attrs.asdict(tensor) for tensor in gguf.tensors.values() if tensor.name not in ROPE_TENSORS]
     index = {
         "version": VERSION,
         "file": str(path),
         "size": gguf.size,
-        "architecture": config["model_type"],
+        "architecture": gguf.require("general.architecture", str),
         "tensors": tensors,
     }
     return {

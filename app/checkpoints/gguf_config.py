@@ -12,13 +12,14 @@ import struct
 from typing import Any
 
 from app.checkpoints.gguf_metadata import GgufFile
+from app.checkpoints.gguf_variants import VARIANTS, Variant, variant
 from protocol.errors import CheckpointError
-
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-"""general.architecture to the class name in config.json. llama.cpp's converter writes Mistral as llama."""
 
 REFUSED = (
     "expert_count",
+    "expert_group_count",
+    "leading_dense_block_count",
+    "nextn_predict_layers",
     "logit_scale",
     "embedding_scale",
     "residual_scale",
@@ -27,10 +28,15 @@ REFUSED = (
     "attention.max_alibi_bias",
     "final_logit_softcapping",
     "attn_logit_softcapping",
+    "attention.sliding_window_pattern",
+    "rope.dimension_sections",
 )
-"""Keys under the architecture that change the arithmetic: any value but zero is refused."""
+"""Keys under the architecture that change the arithmetic: any value but zero is refused, unless it expresses them."""
 
 ROPE_FREQS = "rope_freqs.weight"
+ROPE_SHORT, ROPE_LONG = "rope_factors_short.weight", "rope_factors_long.weight"
+ROPE_TENSORS = (ROPE_FREQS, ROPE_SHORT, ROPE_LONG)
+"""What they say is in config.json's rope_scaling."""
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """What every Llama 3.1 to 3.3 model has; GGUF stores only the frequency divisors that follow from it."""
 
@@ -38,11 +44,12 @@ LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positio
 def model_config(gguf: GgufFile) -> dict[str, Any]:
     """config.json. CheckpointError names the missing key, or the one whose value cannot be expressed."""
     architecture = gguf.require("general.architecture", str)
-    if architecture not in ARCHITECTURES:
+    known = variant(gguf, architecture)
+    if known is None:
         raise CheckpointError(
-            f"{gguf.path}: general.architecture is {architecture!r}, expected one of {', '.join(ARCHITECTURES)}"
+            f"{gguf.path}: general.architecture is {architecture!r}, expected one of {', '.join(VARIANTS)}"
         )
-    _refuse_unknown_arithmetic(gguf, architecture)
+    _refuse_unknown_arithmetic(gguf, architecture, known)
     hidden = gguf.require(f"{architecture}.embedding_length", int)
     heads = _same_for_all_layers(gguf, f"{architecture}.attention.head_count")
     key_value_heads = heads
@@ -53,11 +60,11 @@ def model_config(gguf: GgufFile) -> dict[str, Any]:
             f"{gguf.path}: {architecture}.attention.head_count is {heads}, head_count_kv is {key_value_heads}, "
             "expected positive numbers, the first a multiple of the second"
         )
-    head_dim = _head_dim(gguf, architecture, hidden, heads)
+    head_dim, rotated = _head_dims(gguf, architecture, hidden, heads, known)
     context = gguf.require(f"{architecture}.context_length", int)
     config: dict[str, Any] = {
-        "architectures": [ARCHITECTURES[architecture]],
-        "model_type": architecture,
+        "architectures": [known.class_name],
+        "model_type": known.model_type,
         "hidden_act": "silu",
         "hidden_size": hidden,
         "intermediate_size": _same_for_all_layers(gguf, f"{architecture}.feed_forward_length"),
@@ -67,20 +74,22 @@ def model_config(gguf: GgufFile) -> dict[str, Any]:
         "head_dim": head_dim,
         "rms_norm_eps": _shortest(gguf.require(f"{architecture}.attention.layer_norm_rms_epsilon", float)),
         "rope_theta": _shortest(gguf.get(f"{architecture}.rope.freq_base", float, 10000.0)),
-        "rope_scaling": _rope_scaling(gguf, architecture, head_dim),
+        "rope_scaling": _rope_scaling(gguf, architecture, rotated),
         "max_position_embeddings": context,
         "vocab_size": _vocab_size(gguf, hidden),
         "tie_word_embeddings": "output.weight" not in gguf.tensors,
         "attention_bias": "blk.0.attn_q.bias" in gguf.tensors,
         "mlp_bias": "blk.0.ffn_gate.bias" in gguf.tensors,
     }
+    if rotated != head_dim:
+        config["partial_rotary_factor"] = rotated / head_dim
     window = gguf.get(f"{architecture}.attention.sliding_window", int, 0)
-    if 0 < window < context:
+    if 0 < window < context and "attention.sliding_window" not in known.expressed:
         raise CheckpointError(
             f"{gguf.path}: {architecture}.attention.sliding_window {window} below the context length {context} "
             "is not supported"
         )
-    return config | _special_ids(gguf)
+    return config | known.extra(gguf, architecture, config) | _special_ids(gguf)
 
 
 def generation_config(gguf: GgufFile) -> dict[str, Any]:
@@ -90,12 +99,12 @@ def generation_config(gguf: GgufFile) -> dict[str, Any]:
     return _special_ids(gguf) | {"eos_token_id": list(dict.fromkeys(ids))}
 
 
-def _refuse_unknown_arithmetic(gguf: GgufFile, architecture: str) -> None:
+def _refuse_unknown_arithmetic(gguf: GgufFile, architecture: str, known: Variant) -> None:
     if gguf.get("split.count", int, 1) > 1:
         raise CheckpointError(f"{gguf.path}: split.count is above 1: merge the parts into one file first")
     for name in REFUSED:
         key = f"{architecture}.{name}"
-        if gguf.metadata.get(key, 0):
+        if gguf.metadata.get(key, 0) and name not in known.expressed:
             raise CheckpointError(f"{gguf.path}: {key} = {gguf.metadata[key]} is not supported")
     if not gguf.get(f"{architecture}.attention.causal", bool, True):
         raise CheckpointError(f"{gguf.path}: {architecture}.attention.causal = false is not supported")
@@ -111,16 +120,17 @@ def _same_for_all_layers(gguf: GgufFile, key: str) -> int:
     return int(values.pop())
 
 
-def _head_dim(gguf: GgufFile, architecture: str, hidden: int, heads: int) -> int:
+def _head_dims(gguf: GgufFile, architecture: str, hidden: int, heads: int, known: Variant) -> tuple[int, int]:
+    """A head's dimensions, and how many of them are rotated."""
     head_dim = gguf.get(f"{architecture}.attention.key_length", int, hidden // heads)
     value_length = gguf.get(f"{architecture}.attention.value_length", int, head_dim)
     rotated = gguf.get(f"{architecture}.rope.dimension_count", int, head_dim)
-    if value_length != head_dim or rotated != head_dim:
+    if value_length != head_dim or (rotated != head_dim and not (known.is_partly_rotated and 0 < rotated < head_dim)):
         raise CheckpointError(
             f"{gguf.path}: {architecture}.attention.value_length {value_length} and rope.dimension_count {rotated} "
             f"must equal the head dimension {head_dim}"
         )
-    return head_dim
+    return head_dim, rotated
 
 
 def _vocab_size(gguf: GgufFile, hidden: int) -> int:
@@ -150,15 +160,17 @@ def _shortest(value: float) -> float:
     return value
 
 
-def _rope_scaling(gguf: GgufFile, architecture: str, head_dim: int) -> dict[str, Any] | None:
+def _rope_scaling(gguf: GgufFile, architecture: str, rotated: int) -> dict[str, Any] | None:
     kind = gguf.get(f"{architecture}.rope.scaling.type", str, "none")
     factor = gguf.get(f"{architecture}.rope.scaling.factor", float, 1.0)
+    if ROPE_LONG in gguf.tensors:
+        return _longrope_scaling(gguf, architecture)
     if ROPE_FREQS in gguf.tensors:
         if kind != "none":
             raise CheckpointError(
                 f"{gguf.path}: {ROPE_FREQS} together with rope.scaling.type {kind!r} is not supported"
             )
-        return _llama3_scaling(gguf, architecture, head_dim)
+        return _llama3_scaling(gguf, architecture, rotated)
     if kind == "none":
         return None
     if kind == "linear":
@@ -171,6 +183,21 @@ def _rope_scaling(gguf: GgufFile, architecture: str, head_dim: int) -> dict[str,
         original = gguf.require(f"{architecture}.rope.scaling.original_context_length", int)
         return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
     raise CheckpointError(f"{gguf.path}: {architecture}.rope.scaling.type {kind!r} is not supported")
+
+
+def _longrope_scaling(gguf: GgufFile, architecture: str) -> dict[str, Any]:
+    """One set of divisors for short contexts and one for long ones."""
+    if ROPE_SHORT not in gguf.tensors:
+        raise CheckpointError(f"{gguf.path}: there is {ROPE_LONG}, and no {ROPE_SHORT}")
+    scaling: dict[str, Any] = {
+        "rope_type": "longrope",
+        "short_factor": [_shortest(factor) for factor in _float32_tensor(gguf, ROPE_SHORT)],
+        "long_factor": [_shortest(factor) for factor in _float32_tensor(gguf, ROPE_LONG)],
+        "original_max_position_embeddings": gguf.require(f"{architecture}.rope.scaling.original_context_length", int),
+    }
+    if (key := f"{architecture}.rope.scaling.attn_factor") in gguf.metadata:
+        scaling["attention_factor"] = gguf.require(key, float)
+    return scaling
 
 
 def _llama3_scaling(gguf: GgufFile, architecture: str, head_dim: int) -> dict[str, Any]:

@@ -74,6 +74,8 @@ CUTS = {
     "pixtral": _LLAMA3,
     "dbrx": Cut((LLAMA3,)),
     "smaug-bpe": Cut((LLAMA3,)),
+    "glm4": Cut((LLAMA3,)),
+    "chatglm-bpe": Cut((LLAMA3,)),
     "qwen2": _QWEN2,
     "deepseek-r1-qwen": _QWEN2,
     "megrez": _QWEN2,

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gpu.gguf_weights import QUANTISATIONS, GgufWeights, gguf_name, unpermuted
+from gpu.gguf_names import gguf_name
+from gpu.gguf_weights import QUANTISATIONS, GgufWeights, unpermuted
 from gpu.torch_runner import TorchRunner
 from protocol.errors import CheckpointError
 from protocol.ids import EngineIndex, Epoch
@@ -89,7 +90,7 @@ def test_a_model_in_gguf_gives_what_its_safetensors_give(tmp_path, kind):
         projection = name.split(".")[-2]
         if architecture == "llama" and projection in heads:
             values = permuted(values, heads[projection])
-        tensors[gguf_name(name)] = ("F32", list(values.shape), values.tobytes())
+        tensors[gguf_name(name, architecture)[0]] = ("F32", list(values.shape), values.tobytes())
     if kind == "llama_biases":  # llama.cpp's names stop at known tensors: all of ours must have become one
         assert all(name.startswith(("blk.", "token_embd.", "output")) for name in tensors)
     write(converted, tensors, architecture)

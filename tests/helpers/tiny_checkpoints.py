@@ -107,11 +107,11 @@ def _gemma() -> PreTrainedModel:
     return GemmaForCausalLM(GemmaConfig(**SIZES, head_dim=16))
 
 
-def _gemma2() -> PreTrainedModel:
+def gemma2(query_pre_attn_scalar: int) -> PreTrainedModel:
     config = Gemma2Config(
         **SIZES,
         head_dim=16,
-        query_pre_attn_scalar=24,
+        query_pre_attn_scalar=query_pre_attn_scalar,
         sliding_window=11,
         attn_logit_softcapping=2.0,
         final_logit_softcapping=5.0,
@@ -120,24 +120,24 @@ def _gemma2() -> PreTrainedModel:
     return Gemma2ForCausalLM(config)
 
 
-def _gemma3() -> PreTrainedModel:
+def gemma3(query_pre_attn_scalar: int, pattern: int, layers: int) -> PreTrainedModel:
     ropes = {
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     }
     config = Gemma3TextConfig(
-        **SIZES,
+        **SIZES | {"num_hidden_layers": layers},
         head_dim=16,
-        query_pre_attn_scalar=24,
+        query_pre_attn_scalar=query_pre_attn_scalar,
         sliding_window=11,
-        sliding_window_pattern=2,
+        sliding_window_pattern=pattern,
         rope_parameters=ropes,
     )
     return Gemma3ForCausalLM(config)
 
 
-def _mixtral() -> PreTrainedModel:
-    return MixtralForCausalLM(MixtralConfig(**SIZES, num_local_experts=5, num_experts_per_tok=2, sliding_window=11))
+def mixtral(**changes: object) -> PreTrainedModel:
+    return MixtralForCausalLM(MixtralConfig(**SIZES, num_local_experts=5, num_experts_per_tok=2, **changes))
 
 
 def _qwen2_moe() -> PreTrainedModel:
@@ -147,11 +147,9 @@ def _qwen2_moe() -> PreTrainedModel:
     )
 
 
-def _qwen3_moe() -> PreTrainedModel:
+def qwen3_moe(**changes: object) -> PreTrainedModel:
     experts = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
-    return Qwen3MoeForCausalLM(
-        Qwen3MoeConfig(**SIZES, **experts, head_dim=16, norm_topk_prob=True, mlp_only_layers=[1])
-    )
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **experts, head_dim=16, norm_topk_prob=True, **changes))
 
 
 def _phi3(**changes: object) -> PreTrainedModel:
@@ -186,11 +184,11 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen2_sliding": lambda: _qwen2(use_sliding_window=True, sliding_window=11, max_window_layers=1),
     "qwen3": _qwen3,
     "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gemma3": _gemma3,
-    "mixtral": _mixtral,
+    "gemma2": lambda: gemma2(query_pre_attn_scalar=24),
+    "gemma3": lambda: gemma3(query_pre_attn_scalar=24, pattern=2, layers=3),
+    "mixtral": lambda: mixtral(sliding_window=11),
     "qwen2_moe": _qwen2_moe,
-    "qwen3_moe": _qwen3_moe,
+    "qwen3_moe": lambda: qwen3_moe(mlp_only_layers=[1]),
     "phi3_sliding": lambda: _phi3(sliding_window=11),
     "phi3_longrope": lambda: _phi3_longrope(original=256),
     "glm": lambda: GlmForCausalLM(GlmConfig(**SIZES, head_dim=16)),
@@ -201,7 +199,12 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
 
 def make_checkpoint(directory: Path, kind: str = "llama", shard_size: str = "1GB") -> PreTrainedModel:
     """Write a checkpoint of this kind (a key of MODELS) into the directory; returns the model that it was made of."""
-    model = MODELS[kind]().eval()
+    return save_checkpoint(directory, MODELS[kind](), shard_size)
+
+
+def save_checkpoint(directory: Path, model: PreTrainedModel, shard_size: str = "1GB") -> PreTrainedModel:
+    """Give the model random weights and write it, with a tokeniser, into the directory; returns the model."""
+    model.eval()
     randomise(model)
     model.save_pretrained(directory, max_shard_size=shard_size)
     write_tokenizer(directory)
