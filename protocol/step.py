@@ -48,6 +48,11 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sample: bool
     grammar_bitmask: bytes | None = None
     """ceil(vocab_size / 32) little-endian 32-bit words; bit t of the whole set: token t is allowed."""
+    num_drafts: int = 0
+    """So many of the last token_ids are guesses at what would be sampled. Only rows that sample, have no grammar and no
+    pending token have any. The runner samples after the last token before them, and after each of them for as long as
+    it equals what was sampled in its place: the tokens are exactly those of as many steps without guesses. The KV of
+    guesses that were wrong is computed over later."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -64,8 +69,13 @@ class Sampled(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     slot: Slot
     token_id: int
+    """With drafts in the row: the token after the accepted ones."""
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    num_accepted: int = 0
+    """So many of the row's drafts are what would have been sampled."""
+    accepted_logprobs: list[TokenLogprobs] = []
+    """One per accepted draft, if the request asked for them."""
 
 
 class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -79,7 +89,8 @@ class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`sampled` is in the order of the plan's sampling rows. The runner has already appended each token to its slot."""
+    """`sampled` is in the order of the plan's sampling rows. The runner has already appended each token to its slot,
+    after the drafts that were accepted."""
 
     step: int
     sampled: list[Sampled]

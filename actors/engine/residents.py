@@ -4,12 +4,14 @@ scheduler's decision; here is how much room there is, and that all of it comes b
 
 from __future__ import annotations
 
+import bisect
 import heapq
+from collections.abc import Iterator
 from typing import final
 
 from actors.engine.blocks import BlockPool
 from actors.engine.sequence import Sequence, SequenceStatus
-from actors.engine.waiting import rank_of
+from actors.engine.waiting import Rank, rank_of
 from protocol.ids import Slot
 
 
@@ -20,7 +22,9 @@ class Residents:
     def __init__(self, pool: BlockPool, num_slots: int, policy: str) -> None:
         self.pool = pool
         self.policy = policy
+        self._ranks: list[Rank] = []
         self._sequences: list[Sequence] = []
+        """In the order of their ranks, which do not change while they run."""
         self._free_slots = list(range(num_slots))  # a heap: low slots first keeps the runner's batch dense
         self._freed_slots: list[Slot] = []
         self.num_queried_tokens = 0
@@ -30,12 +34,12 @@ class Residents:
     def __len__(self) -> int:
         return len(self._sequences)
 
-    def by_rank(self) -> list[Sequence]:
+    def __iter__(self) -> Iterator[Sequence]:
         """The best first."""
-        return sorted(self._sequences, key=lambda sequence: rank_of(sequence, self.policy))
+        return iter(self._sequences)
 
     def worst(self) -> Sequence:
-        return max(self._sequences, key=lambda sequence: rank_of(sequence, self.policy))
+        return self._sequences[-1]
 
     def has_room_for(self, sequence: Sequence, found: list[int]) -> bool:
         """Whether there is a slot, and blocks for all its tokens beside those that were found.
@@ -47,7 +51,8 @@ class Residents:
             return False
         pool = self.pool
         promised = sum(
-            pool.blocks_for(s.num_tokens + s.num_pending_tokens + 1) - len(s.block_table) for s in self._sequences
+            max(0, pool.blocks_for(s.num_tokens + s.num_pending_tokens + 1) - len(s.block_table))
+            for s in self._sequences
         )
         wanted = pool.blocks_for(sequence.num_tokens) - len(found) + pool.num_idle(found)
         return wanted + promised <= pool.num_free
@@ -74,7 +79,10 @@ class Residents:
             self.num_found_tokens += sequence.num_computed_tokens
         sequence.slot = Slot(heapq.heappop(self._free_slots))
         sequence.status = SequenceStatus.RUNNING
-        self._sequences.append(sequence)
+        rank = rank_of(sequence, self.policy)
+        index = bisect.bisect(self._ranks, rank)
+        self._ranks.insert(index, rank)
+        self._sequences.insert(index, sequence)
 
     def grow(self, sequence: Sequence, count: int) -> None:
         """Give it the blocks that its next `count` tokens need. Raises ValueError if fewer are free."""
@@ -84,9 +92,10 @@ class Residents:
 
     def publish_full_blocks(self, sequence: Sequence) -> None:
         """Let others find the blocks that the sequence has filled since the last time."""
-        first, end = sequence.num_published_blocks, sequence.num_computed_tokens // self.pool.block_size
+        num_tokens = min(sequence.num_computed_tokens, sequence.num_tokens)  # an end among drafts leaves some over
+        first, end = sequence.num_published_blocks, num_tokens // self.pool.block_size
         if end > first and sequence.block_hashes is not None:
-            hashes = sequence.block_hashes.up_to(sequence.token_ids, sequence.num_computed_tokens)
+            hashes = sequence.block_hashes.up_to(sequence.token_ids, num_tokens)
             for block, block_hash in zip(sequence.block_table[first:end], hashes[first:end], strict=True):
                 self.pool.publish(block, block_hash)
             sequence.num_published_blocks = end
@@ -94,7 +103,10 @@ class Residents:
     def dismiss(self, sequence: Sequence) -> None:
         """Take slot and blocks from it; its status is for the caller to set."""
         assert sequence.slot is not None
-        self._sequences.remove(sequence)
+        index = bisect.bisect_left(self._ranks, rank_of(sequence, self.policy))
+        assert self._sequences[index] is sequence, f"{sequence!r} is not where its rank says"
+        del self._ranks[index]
+        del self._sequences[index]
         self.pool.free(sequence.block_table)
         sequence.forget_computed()
         heapq.heappush(self._free_slots, sequence.slot)

@@ -16,8 +16,9 @@ from actors.engine.block_hashes import BlockHashes
 from actors.engine.blocks import BlockPool
 from actors.engine.chunk_budget import ChunkBudget
 from actors.engine.draft import StepDraft
-from actors.engine.finish import Finish, finish_after_prompt, finish_after_token
+from actors.engine.finish import Finish, finish_after_token
 from actors.engine.finished import FinishedSequences
+from actors.engine.progress import take_result
 from actors.engine.residents import Residents
 from actors.engine.sequence import Constraint, Sequence, SequenceStatus
 from actors.engine.shares import admit_waiting, extend_running
@@ -162,14 +163,21 @@ class Scheduler:
         draft = self._in_flight.popleft()
         assert plan.step == result.step == draft.number, f"step {draft.number} is due, not {plan.step}/{result.step}"
         self._chunk_budget.observe(draft.num_decodes, draft.num_prefill_tokens, seconds)
-        sequences = dict(zip((row.slot for row in plan.rows), draft.counts, strict=True))
-        for chunk in result.prompt_logprobs:
-            if sequences[chunk.slot].is_live:
-                sequences[chunk.slot].gather_prompt_logprobs(chunk)
-        sampled = {one.slot: one for one in result.sampled}
-        assert [*sampled] == [row.slot for row in plan.rows if row.sample], "the result is not that of this plan"
-        outputs = [self._commit_row(draft, sequences[row.slot], row, sampled.get(row.slot)) for row in plan.rows]
-        return [output for output in outputs if output is not None]
+        if result.prompt_logprobs:
+            sequences = dict(zip((row.slot for row in plan.rows), draft.counts, strict=True))
+            for chunk in result.prompt_logprobs:
+                if sequences[chunk.slot].is_live:
+                    sequences[chunk.slot].gather_prompt_logprobs(chunk)
+        outputs: list[Addressed] = []
+        sampled = iter(result.sampled)
+        for row, sequence in zip(plan.rows, draft.counts, strict=True):
+            one = next(sampled, None) if row.sample else None
+            assert not row.sample or (one is not None and one.slot == row.slot), "the result is not that of this plan"
+            if sequence.is_live:  # else aborted while the step ran, or ended by the step before
+                output = self._commit_row(sequence, row, one, sequence not in draft.lost)
+                if output is not None:
+                    outputs.append(output)
+        return outputs
 
     # -------------------------------------------------------------------------------- what one can see
 
@@ -201,31 +209,22 @@ class Scheduler:
 
     # -------------------------------------------------------------------------------- results of a step
 
-    def _commit_row(self, draft: StepDraft, sequence: Sequence, row: Row, sampled: Sampled | None) -> Addressed | None:
-        if not sequence.is_live:
-            return None  # aborted while the step ran, or ended by the step before
-        if sequence not in draft.lost:
-            sequence.num_computed_tokens += len(row.token_ids)
-        self._count_prompt(sequence, sampled)
+    def _commit_row(self, sequence: Sequence, row: Row, sampled: Sampled | None, keeps_kv: bool) -> Addressed | None:
+        offset = sequence.num_output_tokens
+        finish = take_result(sequence, row, sampled, keeps_kv, self._finish_after_token)
+        if not sequence.is_prompt_counted:
+            self._count_prompt(sequence, sampled)
         if sampled is not None and sampled.error is not None:
             self._pool.retract(sequence.block_table)  # whatever broke this row may lie in them
-            return self._fail(sequence, sampled.error)
-        self._running.publish_full_blocks(sequence)
-        if sampled is None:
-            finish = finish_after_prompt(sequence)
-            return None if finish is None else self._finish(sequence, finish, sequence.num_output_tokens)
-        offset = sequence.num_output_tokens
-        sequence.append(sampled.token_id, sampled.logprobs)
-        self._num_generated_tokens += 1
-        finish = finish_after_token(sequence, self.config.max_model_len) or self._finish_if_too_long(sequence)
+        elif sequence.num_computed_tokens >= (sequence.num_published_blocks + 1) * self._pool.block_size:
+            self._running.publish_full_blocks(sequence)
+        self._num_generated_tokens += sequence.num_output_tokens - offset
         if finish is not None:
             return self._finish(sequence, finish, offset)
-        return sequence.client_index, sequence.output_from(offset)
+        return None if sampled is None else (sequence.client_index, sequence.output_from(offset))
 
     def _count_prompt(self, sequence: Sequence, sampled: Sampled | None) -> None:
         """Once per request, however often it is computed."""
-        if sequence.is_prompt_counted:
-            return
         if sampled is not None or sequence.num_computed_tokens >= sequence.num_prompt_tokens:
             sequence.is_prompt_counted = True
             self._num_prompt_tokens += sequence.num_prompt_tokens
@@ -260,6 +259,9 @@ class Scheduler:
         for token_id in sequence.request.continuation_token_ids[:-1]:
             if grammar is not None and not grammar.accept(token_id):
                 return Finish(FinishReason.ERROR, error=grammar.error)
+        return self._finish_after_token(sequence)
+
+    def _finish_after_token(self, sequence: Sequence) -> Finish | None:
         return finish_after_token(sequence, self.config.max_model_len) or self._finish_if_too_long(sequence)
 
     def _finish_if_too_long(self, sequence: Sequence) -> Finish | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from typing import Protocol, final
 
 from actors.engine.block_hashes import BlockHashes
@@ -54,6 +55,8 @@ class Sequence:
         "arrival",
         "block_hashes",
         "block_table",
+        "client_index",
+        "ending_token_ids",
         "error",
         "finish_reason",
         "grammar",
@@ -66,8 +69,10 @@ class Sequence:
         "num_planned_tokens",
         "num_prompt_tokens",
         "num_published_blocks",
+        "params",
         "prompt_logprobs",
         "request",
+        "request_id",
         "slot",
         "status",
         "stop_reason",
@@ -85,6 +90,10 @@ class Sequence:
         """`arrival` counts the requests that the scheduler has taken in; it breaks ties of arrival_time. With
         `max_num_tokens` it certainly ends. Without `block_hashes` its blocks are neither found nor published."""
         self.request = request
+        self.request_id: RequestId = request.request_id
+        self.client_index: ClientIndex = request.client_index
+        self.params: SamplingParams = request.sampling_params
+        self.ending_token_ids = frozenset((*self.params.eos_token_ids, *self.params.stop_token_ids))
         self.arrival = arrival
         self.grammar = grammar
         self.block_hashes = block_hashes
@@ -107,18 +116,6 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | None = None
         self.error: str | None = None
-
-    @property
-    def request_id(self) -> RequestId:
-        return self.request.request_id
-
-    @property
-    def client_index(self) -> ClientIndex:
-        return self.request.client_index
-
-    @property
-    def params(self) -> SamplingParams:
-        return self.request.sampling_params
 
     @property
     def num_tokens(self) -> int:
@@ -163,8 +160,8 @@ class Sequence:
             num_computed_tokens=self.num_computed_tokens,
         )
 
-    def plan_row(self, count: int) -> Row:
-        """A row with the next `count` tokens, which are planned from now on."""
+    def plan_row(self, count: int, drafts: Collection[int] = ()) -> Row:
+        """A row with the next `count` tokens, which are planned from now on, and guesses at those after them."""
         assert self.slot is not None
         start = self.num_planned_tokens
         end = start + count
@@ -172,16 +169,16 @@ class Sequence:
         if len(token_ids) < count:
             token_ids.append(PENDING)
         sample = end == len(self.token_ids) + self.num_pending_tokens and self.params.max_tokens > 0
-        self.num_planned_tokens = end
+        self.num_planned_tokens = end + len(drafts)
         if not sample:
             return Row(self.slot, start, token_ids, self.block_table, False)
         self.num_pending_tokens += 1
         bitmask = None if self.grammar is None else self.grammar.bitmask()
-        return Row(self.slot, start, token_ids, self.block_table, True, bitmask)
+        token_ids += drafts
+        return Row(self.slot, start, token_ids, self.block_table, True, bitmask, len(drafts))
 
     def append(self, token_id: int, logprobs: TokenLogprobs | None) -> None:
         """Take in a sampled token; with its log-probabilities if the request asked for them."""
-        self.num_pending_tokens -= 1
         self.token_ids.append(token_id)
         if self.logprobs is not None:
             assert logprobs is not None, f"the runner gave no logprobs for {self!r}"

@@ -5,8 +5,6 @@ Small decisions over a StepDraft, in the order in which the scheduler takes them
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from actors.engine.chunk_budget import ChunkBudget
 from actors.engine.draft import StepDraft
 from actors.engine.residents import Residents
@@ -20,13 +18,25 @@ def extend_running(draft: StepDraft, running: Residents, budget: ChunkBudget) ->
 
     Whoever has to make room for that is in `draft.preempted`, to be computed again from its prompt and output.
     """
-    by_rank = running.by_rank()
-    decoding = [sequence for sequence in by_rank if sequence.num_unplanned_tokens == 1 and not sequence.is_about_to_end]
-    prompts = [sequence for sequence in by_rank if sequence.num_unplanned_tokens > 1]
-    _extend_all(decoding, draft, running)
+    decoding: list[Sequence] = []
+    prompts: list[Sequence] = []
+    for sequence in running:
+        num_tokens = sequence.num_unplanned_tokens
+        if num_tokens > 1:
+            prompts.append(sequence)
+        elif num_tokens == 1 and not sequence.is_about_to_end:
+            decoding.append(sequence)
+    block_size = running.pool.block_size
+    for sequence in decoding:
+        # Most have room for it in a block of theirs.
+        if draft.tokens_left > 0 and sequence.num_planned_tokens < len(sequence.block_table) * block_size:
+            draft.take(sequence, 1)
+        else:
+            _extend(sequence, draft, running)
     if draft.counts:
         draft.end_decodes(budget.next_beside_decodes())
-    _extend_all(prompts, draft, running)
+    for sequence in prompts:
+        _extend(sequence, draft, running)
 
 
 def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue) -> None:
@@ -46,17 +56,14 @@ def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue) -
         _take(sequence, draft.share_of(sequence), draft, running)
 
 
-def _extend_all(sequences: Iterable[Sequence], draft: StepDraft, running: Residents) -> None:
-    for sequence in sequences:
-        if sequence.status is SequenceStatus.RUNNING:
-            _extend(sequence, draft, running)
-
-
 def _extend(sequence: Sequence, draft: StepDraft, running: Residents) -> None:
     """Give a running sequence its share, preempting worse ones if it could not get a single token otherwise.
 
-    The worst of all sits this step out with what it holds; the best always goes on, so there is progress.
+    The worst of all sits this step out with what it holds; the best always goes on, so there is progress. One that was
+    preempted for another in this step has none.
     """
+    if sequence.status is not SequenceStatus.RUNNING:
+        return
     wanted = draft.share_of(sequence)
     if wanted == 0:
         return

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "gpu", "actors", "app")
 PURE = {
     "actors.engine": {
-        *("block_hashes", "blocks", "chunk_budget", "draft", "finish", "finished", "grammar", "residents"),
-        *("scheduler", "sequence", "shares", "waiting"),
+        *("block_hashes", "blocks", "chunk_budget", "draft", "finish", "finished", "grammar"),
+        *("progress", "residents", "scheduler", "sequence", "shares", "waiting"),
     },
     "actors.output": {
         *("decoding_rule", "detokenizer", "logprobs", "processor", "request_state"),

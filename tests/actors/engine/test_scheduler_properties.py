@@ -170,8 +170,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.plans) < self.max_in_flight)
     @rule()
     def schedule(self):
-        running = self.scheduler._running.by_rank()
-        decoding = [s for s in running if s.num_unplanned_tokens == 1 and not s.is_about_to_end]
+        decoding = [s for s in self.scheduler._running if s.num_unplanned_tokens == 1 and not s.is_about_to_end]
         plan = self.bench.schedule()
         if plan is None:
             assert self.plans or not self.scheduler.has_work
