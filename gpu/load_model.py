@@ -59,6 +59,7 @@ def _with_transformers(
     """What our decoder does not compute. Only for checkpoints in safetensors."""
     if (Path(spec.checkpoint) / GGUF_INDEX).exists():
         raise unknown
+    logger.info("computing with transformers' code: %s", unknown.message)
     torch.set_num_threads(compute_threads(spec.threads))
     model = load_transformers(
         Path(spec.checkpoint), unknown.message, lambda saved: pick_dtype(spec.dtype, saved, device), device

@@ -47,6 +47,7 @@ def describe(directory: Path) -> Description:
     Raises CheckpointError naming the file that is missing or invalid, and the key.
     """
     config = _read_json(directory / "config.json", needed=True)
+    sizes = config | _of_text(config)
     generation = _read_json(directory / "generation_config.json")
     tokenizer_config = _read_json(directory / "tokenizer_config.json")
     tokens_map = _read_json(directory / "special_tokens_map.json")
@@ -61,9 +62,9 @@ def describe(directory: Path) -> Description:
     return Description(
         directory=directory,
         architecture=_architecture(directory / "config.json", config),
-        vocab_size=_positive(directory / "config.json", config, "vocab_size"),
+        vocab_size=_positive(directory / "config.json", sizes, "vocab_size"),
         tokenizer_size=max(tokenizer.get_vocab().values(), default=-1) + 1,
-        max_position_embeddings=_positive(directory / "config.json", config, "max_position_embeddings"),
+        max_position_embeddings=_positive(directory / "config.json", sizes, "max_position_embeddings"),
         eos_token_ids=_eos_token_ids(directory, config, generation, special.get("eos_token"), tokenizer),
         bos_token_id=bos,
         special_tokens=special,
@@ -106,6 +107,13 @@ def _architecture(path: Path, config: dict[str, Any]) -> str:
     if isinstance(kind := config.get("model_type"), str):
         return kind
     raise CheckpointError(f"{path}: neither architectures nor model_type says what model this is")
+
+
+def _of_text(config: dict[str, Any]) -> dict[str, Any]:
+    """What config.json says of the text model elsewhere than at its top: beside other models, or by GPT-2's name."""
+    text = config.get("text_config")
+    found = text if isinstance(text, dict) else {}
+    return {"max_position_embeddings": config["n_positions"], **found} if "n_positions" in config else found
 
 
 def _positive(path: Path, config: dict[str, Any], key: str) -> int:

@@ -27,8 +27,9 @@ TEST_TOKENS = 12
 TEST_BLOCK_SIZE = 4
 TEST_STEPS = (((0, 0, 5),), ((0, 5, 11), (1, 0, 4)), ((0, 11, 12), (1, 4, 5)), ((1, 5, 12),))
 """The loading test's rows: of which of two equal sequences, from where, up to where."""
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.15}
-"""By which part of all logits' spread the loading test's may differ. Rounding may send a token to another expert."""
+TOLERANCE = {torch.float32: (1.0, 1e-3), torch.bfloat16: (0.5, 0.1), torch.float16: (0.5, 0.1)}
+"""Which quantile over positions of the loading test's difference, relative to the logits' spread, may be how large.
+Rounding to 16 bits may send a few tokens to other experts; lost state shows at most positions."""
 
 
 class TransformersModel:
@@ -119,8 +120,10 @@ class TransformersModel:
             computed = self._compute(rows, pool)
             for (sequence, first, end), at in zip(step, computed.first_token, strict=True):
                 found[sequence, first:end] = self.logits(computed.hidden[at : at + end - first])
-        difference = ((found - expected).norm(dim=(1, 2)) / (expected - expected.mean()).norm()).max().item()
-        if not difference <= TOLERANCE[self._dtype]:
+        spread = (expected - expected.mean(dim=-1, keepdim=True)).norm(dim=-1)
+        quantile, limit = TOLERANCE[self._dtype]
+        difference = ((found - expected).norm(dim=-1) / spread).flatten().quantile(quantile).item()
+        if not difference <= limit:
             raise CheckpointError(
                 f"{_name(self._model)} gives other logits in chunks over the KV pool than at once (they differ by "
                 f"{difference:.2%}): it keeps state beside keys and values, or its attention is not ordinary"

@@ -33,6 +33,19 @@ def test_a_bare_directory_is_described(tmp_path: Path):
     assert description.tokenizer == tmp_path / "tokenizer.json"
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"vocab_size": 8, "n_positions": 64},
+        {"text_config": {"vocab_size": 8, "max_position_embeddings": 64}},
+        {"vocab_size": 9, "text_config": {"vocab_size": 8, "max_position_embeddings": 64}},
+    ],
+)
+def test_sizes_are_found_where_other_kinds_of_models_have_them(sizes: dict[str, object], tmp_path: Path):
+    description = describe(write(tmp_path, config={"architectures": ["GPT2LMHeadModel"], **sizes}))
+    assert (description.vocab_size, description.max_position_embeddings) == (8, 64)
+
+
 def test_ids_that_end_an_answer_are_collected_from_all_three_files(tmp_path: Path):
     description = describe(
         write(
