@@ -58,11 +58,6 @@ async def test_the_official_client_sees_its_own_error_classes(checkpoint):
         await with_openai(server, errors)
 
 
-async def gauge(http: httpx.AsyncClient, name: str) -> float:
-    text = (await http.get("/metrics")).text
-    return float(re.search(rf"^vllm:{name}{{[^}}]*}} (\S+)$", text, re.MULTILINE)[1])
-
-
 async def test_many_clients_are_batched_and_each_gets_what_it_gets_alone(checkpoint):
     async with open_server(checkpoint, *SLOW) as server, server.client() as http:
         bodies = [{"prompt": f"once {i}", "max_tokens": 30, "ignore_eos": True, "temperature": 0} for i in range(20)]
@@ -75,7 +70,7 @@ async def test_many_clients_are_batched_and_each_gets_what_it_gets_alone(checkpo
         for index in range(3):
             await ask(index)
         alone = dict(texts)
-        before = await gauge(http, "generation_tokens_total")
+        before = await server.gauge("generation_tokens_total")
         began = trio.current_time()
         async with trio.open_nursery() as nursery:
             for index in range(20):
@@ -83,14 +78,14 @@ async def test_many_clients_are_batched_and_each_gets_what_it_gets_alone(checkpo
         took = trio.current_time() - began
 
         assert {index: texts[index] for index in alone} == alone
-        assert await gauge(http, "generation_tokens_total") - before == 600
+        assert await server.gauge("generation_tokens_total") - before == 600
         assert took < 600 * 0.01, "they were served one after the other"
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
 @pytest.mark.parametrize("slots", ["64", "1"], ids=["running", "queued"])
 async def test_a_client_that_leaves_is_aborted_within_a_second(checkpoint, stream, slots):
-    async with open_server(checkpoint, *SLOW, "--max-num-seqs", slots) as server, server.client() as http:
+    async with open_server(checkpoint, *SLOW, "--max-num-seqs", slots) as server:
         body = {"prompt": "once", "max_tokens": 1900, "ignore_eos": True, "stream": stream}
 
         async def ask(scope: trio.CancelScope) -> None:
@@ -102,14 +97,14 @@ async def test_a_client_that_leaves_is_aborted_within_a_second(checkpoint, strea
         async with trio.open_nursery() as nursery:
             for scope in scopes:
                 nursery.start_soon(ask, scope)
-            while await gauge(http, "num_requests_running") + await gauge(http, "num_requests_waiting") < 3:
+            while await server.num_requests() < 3:
                 await trio.sleep(0.02)
             for scope in scopes:
                 scope.cancel()
         with trio.fail_after(1):
-            while await gauge(http, "num_requests_running") + await gauge(http, "num_requests_waiting") > 0:
+            while await server.num_requests() > 0:
                 await trio.sleep(0.02)
-        assert await gauge(http, "kv_cache_usage_perc") == 0
+        assert await server.gauge("kv_cache_usage_perc") == 0
 
 
 async def test_who_has_sent_half_a_body_does_not_hold_the_shutdown_up(checkpoint):

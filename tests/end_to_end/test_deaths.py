@@ -8,6 +8,8 @@ import re
 import shutil
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -31,6 +33,23 @@ async def read_stream(server: Server, events: list[str], started: trio.Event) ->
                 started.set()
 
 
+@asynccontextmanager
+async def running_stream(server: Server) -> AsyncIterator[list[str]]:
+    """A stream that has begun; on leaving it is read to its end. Yields its events as they come."""
+    events: list[str] = []
+    started = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read_stream, server, events, started)
+        await started.wait()
+        yield events
+
+
+def error_before_done(events: list[str]) -> str:
+    """The message of the error frame with which a stream ended."""
+    assert events[-1] == "data: [DONE]"
+    return json.loads(events[-2].removeprefix("data: "))["error"]["message"]
+
+
 async def plain_status(server: Server, statuses: list[int]) -> None:
     async with server.client() as http:
         reply = await http.post("/v1/completions", json=LONG)
@@ -49,7 +68,8 @@ async def test_kill_9_of_an_actor_is_told_to_every_client_and_service_resumes(ch
                 nursery.start_soon(read_stream, server, events, started)
                 await started.wait()
             nursery.start_soon(plain_status, server, statuses)
-            await trio.sleep(0.1)
+            while await server.num_requests() < len(streams) + 1:
+                await trio.sleep(0.02)
             killed_at = trio.current_time()
             os.kill(server.children()[victim], signal.SIGKILL)
         took = trio.current_time() - killed_at
@@ -57,8 +77,7 @@ async def test_kill_9_of_an_actor_is_told_to_every_client_and_service_resumes(ch
         assert took < 3, "a client was kept waiting"
         assert statuses == [500]
         for events in streams:
-            assert events[-1] == "data: [DONE]"
-            assert "SIGKILL" in json.loads(events[-2].removeprefix("data: "))["error"]["message"]
+            assert "SIGKILL" in error_before_done(events)
             assert not any('"finish_reason":"' in event for event in events), "a fake ending"
 
         await server.until_ready()
@@ -84,17 +103,12 @@ async def test_a_new_request_while_the_engine_is_down_is_refused_at_once_and_hea
 @pytest.mark.parametrize("victim", ["engine-0", "output-0"])
 async def test_a_frozen_actor_is_not_waited_for(checkpoint, victim):
     async with open_server(checkpoint, *SLOW) as server, server.client() as http:
-        events: list[str] = []
-        started = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read_stream, server, events, started)
-            await started.wait()
+        async with running_stream(server) as events:
             os.kill(server.children()[victim], signal.SIGSTOP)
             while (reply := await http.get("/ready")).status_code == 200:
                 await trio.sleep(0.1)
             assert f"{victim} has not been heard of" in reply.json()["error"]["message"]
-        assert events[-1] == "data: [DONE]"
-        assert "error" in json.loads(events[-2].removeprefix("data: "))
+        assert "is gone" in error_before_done(events)
         await server.until_ready()
         assert (await http.post("/v1/completions", json={"prompt": "once", "max_tokens": 5})).status_code == 200
 
@@ -104,11 +118,7 @@ async def test_a_grammar_that_ends_its_checker_is_a_400_and_touches_nobody(check
         chain = {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(3000)} | {"a3000": {}}
         schema = {"$defs": chain, "$ref": "#/$defs/a0"}
         body = {"prompt": "once", "max_tokens": 3, "structured_outputs": {"json": schema}}
-        events: list[str] = []
-        started = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read_stream, server, events, started)
-            await started.wait()
+        async with running_stream(server) as events:
             reply = await http.post("/v1/completions", json=body)
             assert reply.status_code == 400, reply.text
             body["structured_outputs"] = {"choice": ["boat", "river"]}
@@ -150,11 +160,7 @@ async def test_kill_9_of_the_server_while_it_loads_leaves_no_actor(checkpoint):
 
 async def test_sigterm_lets_a_running_stream_finish_and_exits_with_0(checkpoint):
     async with open_server(checkpoint, *SLOW) as server:
-        events: list[str] = []
-        started = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read_stream, server, events, started)
-            await started.wait()
+        async with running_stream(server) as events:
             server.signal(signal.SIGTERM)
         assert events[-1] == "data: [DONE]"
         assert '"finish_reason":"length"' in events[-2]
@@ -163,28 +169,19 @@ async def test_sigterm_lets_a_running_stream_finish_and_exits_with_0(checkpoint)
 
 async def test_after_the_drain_deadline_a_stream_ends_with_an_error_frame(checkpoint):
     async with open_server(checkpoint, *SLOW, "--shutdown-timeout", "0.3") as server:
-        events: list[str] = []
-        started = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read_stream, server, events, started)
-            await started.wait()
+        async with running_stream(server) as events:
             server.signal(signal.SIGTERM)
-        assert events[-1] == "data: [DONE]"
-        assert "shutting down" in json.loads(events[-2].removeprefix("data: "))["error"]["message"]
+        assert "shutting down" in error_before_done(events)
         assert await server.wait() == 0
 
 
 async def test_a_second_signal_ends_the_streams_at_once(checkpoint):
     async with open_server(checkpoint, *SLOW) as server:
-        events: list[str] = []
-        started = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read_stream, server, events, started)
-            await started.wait()
+        async with running_stream(server) as events:
             server.signal(signal.SIGTERM)
             await server.until_said(re.compile("draining"))
             server.signal(signal.SIGTERM)
-        assert "shutting down" in json.loads(events[-2].removeprefix("data: "))["error"]["message"]
+        assert "shutting down" in error_before_done(events)
         assert await server.wait() == 0
 
 
@@ -238,10 +235,6 @@ async def test_the_hypercorn_command_serves_the_same_application(checkpoint):
         async with server.client() as http:
             reply = await http.post("/v1/completions", json={"prompt": "once", "max_tokens": 5})
             assert reply.status_code == 200
-        events: list[str] = []
-        started = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(read_stream, server, events, started)
-            await started.wait()
+        async with running_stream(server):
             server.signal(signal.SIGTERM)
         assert await server.wait() == 0

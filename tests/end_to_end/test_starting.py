@@ -64,7 +64,7 @@ SLOW_IMPORT = """
 import os, signal, sys, app.cli
 class Slow:
     def find_spec(self, name, path=None, target=None):
-        if name == "app.serving":
+        if name == "app.launch":
             os.kill(os.getpid(), signal.SIGTERM)
             while True: signal.pause()
 sys.meta_path.insert(0, Slow())

@@ -75,6 +75,16 @@ class Server:
     def client(self, **options: object) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.url, timeout=30, **options)
 
+    async def gauge(self, name: str) -> float:
+        """A value that /metrics tells, by its name without the prefix."""
+        async with self.client() as http:
+            text = (await http.get("/metrics")).text
+        return float(re.search(rf"^vllm:{name}{{[^}}]*}} (\S+)$", text, re.MULTILINE)[1])
+
+    async def num_requests(self) -> float:
+        """Running or waiting in the engine."""
+        return await self.gauge("num_requests_running") + await self.gauge("num_requests_waiting")
+
     async def until_ready(self) -> float:
         """Seconds until /ready answers 200 (again)."""
         began = trio.current_time()
