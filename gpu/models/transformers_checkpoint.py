@@ -26,8 +26,8 @@ def load_transformers(
         import transformers
     except ImportError as error:
         raise CheckpointError(
-            f"{reason}. Other models are computed with transformers, which is not installed: "
-            "install the extra, pip install 'trillm[transformers]'"
+            f"{reason}. Other models are computed with transformers, which is not installed: install trillm with its "
+            "extra 'transformers' (in a checkout: scripts/install transformers)"
         ) from error
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

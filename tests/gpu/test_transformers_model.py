@@ -119,7 +119,7 @@ def test_without_the_extra_its_name_is_told(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     message = refusal(tmp_path)
     assert "architectures ['GPTNeoXForCausalLM']" in message
-    assert "pip install 'trillm[transformers]'" in message
+    assert "extra 'transformers'" in message
 
 
 def test_state_that_transformers_does_not_tell_of_is_found_when_loading(tmp_path):
