@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import signal
 
-import httpx
 import openai
 import pytest
 import trio
