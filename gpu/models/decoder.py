@@ -18,7 +18,7 @@ from gpu.layers.experts import Experts, SharedExpert
 from gpu.layers.linear import Linear, can_pack, make_linear
 from gpu.layers.mlp import GatedMLP
 from gpu.layers.norm import NoNorm, Norm, RMSNorm, WholeNorm, WideRMSNorm
-from gpu.layers.rope import RopeConfig, RotaryEmbedding
+from gpu.layers.rope import RotaryEmbedding
 from gpu.weights import WeightLoader, WeightSource
 
 
@@ -33,7 +33,7 @@ class DecoderLayer:
     mlp: GatedMLP | Experts
     after_mlp: Norm
     window: int | None
-    rope: RopeConfig
+    rotary: RotaryEmbedding
 
 
 class Decoder:
@@ -53,10 +53,7 @@ class Decoder:
         self.norm = norm
         self.head = head  # [vocab, hidden]
         self.logit_softcap = config.logit_softcap
-        self.rotaries = {
-            rope: RotaryEmbedding(rope, config.head_dim, embedding.dtype, embedding.device)
-            for rope in {layer.rope for layer in layers}
-        }
+        self.rotaries = {layer.rotary for layer in layers}
 
     @classmethod
     def load(cls, config: ModelConfig, loader: WeightLoader) -> Decoder:
@@ -64,10 +61,14 @@ class Decoder:
         embedding, head = _embedding_and_head(config, loader)
         if head is embedding and can_pack(head):
             loader.num_bytes += head.nbytes  # the packed head is a second copy: looking up a token needs the plain one
+        rotaries = {
+            rope: RotaryEmbedding(rope, config.head_dim, embedding.dtype, embedding.device)
+            for rope in map(config.rope_of, range(config.num_layers))
+        }
         return cls(
             config,
             embedding,
-            [_layer(config, loader, layer) for layer in range(config.num_layers)],
+            [_layer(config, loader, layer, rotaries[config.rope_of(layer)]) for layer in range(config.num_layers)],
             _norm(config, loader, "model.norm", config.hidden_size),
             make_linear(head),
         )
@@ -78,10 +79,10 @@ class Decoder:
         x = F.embedding(batch.token_ids, self.embedding)
         if self.embedding_scale != 1.0:
             x = x * self.embedding_scale
-        rotations = {rope: rotary.at(batch.positions) for rope, rotary in self.rotaries.items()}
+        rotations = {rotary: rotary.at(batch.positions) for rotary in self.rotaries}
         for layer in self.layers:
             normed = layer.attention_norm(x)
-            attended = layer.attention(normed, rotations[layer.rope], batch.attention[layer.window], pool)
+            attended = layer.attention(normed, rotations[layer.rotary], batch.attention[layer.window], pool)
             x = x + layer.after_attention(attended)
             x = x + layer.after_mlp(layer.mlp(layer.mlp_norm(x)))
         return x
@@ -115,7 +116,7 @@ def _embedding_and_head(config: ModelConfig, loader: WeightLoader) -> tuple[torc
     return matrix, loader.matrix([(head, config.vocab_size)], config.hidden_size)
 
 
-def _layer(config: ModelConfig, loader: WeightLoader, layer: int) -> DecoderLayer:
+def _layer(config: ModelConfig, loader: WeightLoader, layer: int, rotary: RotaryEmbedding) -> DecoderLayer:
     prefix, names = f"model.layers.{layer}.", config.norms
 
     def norm(name: str | None) -> Norm:
@@ -132,7 +133,7 @@ def _layer(config: ModelConfig, loader: WeightLoader, layer: int) -> DecoderLaye
         else _mlp(config, loader, f"{prefix}mlp", config.intermediate_size, config.mlp_bias),
         norm(names.after_mlp),
         config.windows[layer],
-        config.rope_of(layer),
+        rotary,
     )
 
 
