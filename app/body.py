@@ -19,11 +19,15 @@ from protocol.errors import BadRequestError, UnsupportedMediaTypeError
 
 T = TypeVar("T")
 
-_NO_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
+_ALL = bytes(range(256))
+_NO_BRACKETS = _ALL.translate(None, b'[]{}"')
 _INLINE_BYTES = 256 * 2**10
 """Bigger bodies are decoded in a worker thread."""
 _MAX_BRACKETS = 400_000
 """No honest body has more; counting the depth of more would take seconds."""
+_MAX_KEYS = 200_000
+_MAX_VALUES = 2**20
+"""Decoding holds the interpreter's lock, so that many values would hold up everybody. Token ids are most."""
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _AT = re.compile(r"^(?P<what>.*?) - at `\$\.?(?P<path>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
@@ -55,6 +59,10 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T], max_depth: int) -
             f"The body's JSON is nested more than {max_depth} levels deep, or has more than {_MAX_BRACKETS // 2} lists "
             "and objects, or brackets that do not match"
         )
+    if has_more(body, b":", _MAX_KEYS):
+        raise BadRequestError(f"The body's JSON has more than {_MAX_KEYS} keys")
+    if has_more(body, b",", _MAX_VALUES):
+        raise BadRequestError(f"The body's JSON has more than {_MAX_VALUES} values")
     try:
         body.decode()  # also what lies in ignored fields has to be UTF-8
         return decoder.decode(body)
@@ -75,9 +83,7 @@ def nests_within(body: bytes, max_depth: int) -> bool:
     """
     if body.count(b"[") + body.count(b"{") <= max_depth:
         return True
-    # Without escapes a quote begins or ends a string; two side by side change nothing for what is around them.
-    marks = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_ONE_KIND, _NO_MARKS).replace(b'""', b"")
-    brackets = b"".join(marks.split(b'"')[::2])
+    brackets = _outside_strings(body, _NO_BRACKETS).translate(_ONE_KIND)
     if len(brackets) > _MAX_BRACKETS:
         return False
     for _ in range(max_depth):
@@ -88,6 +94,20 @@ def nests_within(body: bytes, max_depth: int) -> bool:
             return False
         brackets = left
     return not brackets
+
+
+def has_more(body: bytes, mark: bytes, limit: int) -> bool:
+    """Whether a mark (a colon or a comma) occurs more often than that outside strings."""
+    if body.count(mark) <= limit:
+        return False
+    return _outside_strings(body, _ALL.translate(None, mark + b'"')).count(mark) > limit
+
+
+def _outside_strings(body: bytes, ignored: bytes) -> bytes:
+    """What is outside strings, without the ignored bytes."""
+    # Without escapes a quote begins or ends a string; two side by side change nothing for what is around them.
+    marks = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, ignored).replace(b'""', b"")
+    return b"".join(marks.split(b'"')[::2])
 
 
 def _refusal(text: str) -> BadRequestError:

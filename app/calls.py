@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from attrs import frozen
 
+from app.limits import Limits
 from app.schemas.chat import NamedToolChoice, Tool
 from protocol.errors import BadRequestError
 
@@ -25,10 +27,10 @@ class Calls:
 
 
 def forced_calls(
-    tools: Sequence[Tool] | None, choice: str | NamedToolChoice | None, parallel: bool, max_tools: int
+    tools: Sequence[Tool] | None, choice: str | NamedToolChoice | None, parallel: bool, limits: Limits
 ) -> Calls | None:
     """None if the model is free to answer in text. Raises BadRequestError for a choice that cannot be met."""
-    _check_tools(tools, max_tools)
+    check_tools(tools, limits.max_tools)
     if choice is None or choice in ("none", "auto"):
         return None
     if isinstance(choice, str) and choice != "required":
@@ -37,6 +39,11 @@ def forced_calls(
         )
     if not tools:
         raise BadRequestError("tool_choice needs tools", param="tool_choice")
+    size = len(msgspec.json.encode(tools))
+    if size > limits.max_grammar_bytes:
+        raise BadRequestError(
+            f"tools has {size} bytes; to force a call, at most {limits.max_grammar_bytes} are taken", param="tools"
+        )
     if isinstance(choice, NamedToolChoice):
         named = [tool for tool in tools if tool.function.name == choice.function.name]
         if choice.type != "function" or not named:
@@ -52,7 +59,8 @@ def forced_calls(
     return Calls({"type": "array", "minItems": 1, "items": one} if parallel else one, None)
 
 
-def _check_tools(tools: Sequence[Tool] | None, max_tools: int) -> None:
+def check_tools(tools: Sequence[Tool] | None, max_tools: int) -> None:
+    """Raises BadRequestError for too many, for those without a name and for two of one name."""
     if tools is None:
         return
     if len(tools) > max_tools:

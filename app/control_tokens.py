@@ -27,11 +27,11 @@ class HiddenTokens:
 
 def hide_control_tokens(variables: dict[str, Any], tokenizer: Tokenizer) -> HiddenTokens:
     """Raises BadRequestError if there are not enough characters to stand for what the text spells."""
-    texts = _texts(variables)
-    found = dict.fromkeys(spelling for text in texts for spelling in tokenizer.find_special(text))
+    whole = "\0".join(_texts(variables))  # one search, not one for each of many short texts
+    found = tokenizer.find_special(whole)
     if not found:
         return HiddenTokens(variables, {})
-    used = set().union(*map(set, texts))
+    used = frozenset[str]() if whole.isascii() else frozenset(whole)
     free = (char for char in map(chr, _PRIVATE_USE) if char not in used)
     standing = dict(zip(found, free, strict=False))
     if len(standing) < len(found):

@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 from attrs import field, frozen
 
-from app.body import nests_within
+from app.body import has_more, nests_within
 from app.schemas.chat import ContentPart, Message, Tool
 from protocol.errors import BadRequestError
 
 _ARGUMENTS_DEPTH = 100
+_MAX_VALUES = 50_000
 
 
 @frozen
@@ -31,8 +32,17 @@ class Conversation:
     """The template writes the special tokens; only odd templates need the tokeniser to add its own."""
 
     def num_bytes(self) -> int:
-        """Of everything in it, as JSON: what rendering costs grows with it."""
-        return len(msgspec.json.encode((self.messages, self.tools, self.documents, self.template_kwargs)))
+        """Of everything in it, as JSON: what rendering costs grows with it.
+
+        Raises BadRequestError if these are more values than a template should be made to walk through.
+        """
+        encoded = msgspec.json.encode((self.messages, self.tools, self.documents, self.template_kwargs))
+        if has_more(encoded, b",", _MAX_VALUES):
+            raise BadRequestError(
+                f"messages, tools, documents and chat_template_kwargs have more than {_MAX_VALUES} values together",
+                param="messages",
+            )
+        return len(encoded)
 
     def variables(self) -> dict[str, Any]:
         """Fresh plain data: what the template sees. Raises BadRequestError for what no text model can read."""

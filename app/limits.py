@@ -19,6 +19,8 @@ class Limits:
     max_n: int = 128
     max_choices: int = 1024
     """n times the number of prompts."""
+    max_token_ids: int = 4_000_000
+    """Token ids of all choices together: each choice carries its prompt and the ids that its sampling goes by."""
     max_logprobs: int = 20
     max_stop: int = 16
     max_stop_length: int = 1024

@@ -11,8 +11,9 @@ from app.checks import ranged
 from app.engine import Prompt
 from app.head import Head
 from app.sampling import (
-    Vocabulary,
+    ModelBounds,
     Wanted,
+    check_num_token_ids,
     checked_cache_salt,
     checked_seed,
     choice_seed,
@@ -39,17 +40,18 @@ def engine_prompts(
             f"{services.limits.max_choices} are made at once",
             param="n",
         )
-    vocabulary = Vocabulary(
+    bounds = ModelBounds(
         services.tokenizer, services.vocab_size(), services.facts().max_model_len, services.model.eos_token_ids
     )
     priority = ranged("priority", fields.priority, -_INT32, _INT32 - 1, 0)
     seed = checked_seed(fields.seed)
     salt = checked_cache_salt(fields.cache_salt, services.limits)
-    shared = sampling_params(fields, wanted, vocabulary, services.model.generation_config, services.limits, grammar)
+    shared = sampling_params(fields, wanted, bounds, services.model.generation_config, services.limits, grammar)
+    check_num_token_ids(shared, [len(ids) for ids in token_ids], n, services.limits)
     prompts: list[Prompt] = []
     for ids in token_ids:
         base = services.seed() if seed is None else seed
-        params = for_prompt(shared, wanted, len(ids), vocabulary.max_model_len, base)
+        params = for_prompt(shared, wanted, len(ids), bounds.max_model_len, base)
         seeded = (msgspec.structs.replace(params, seed=choice_seed(base, choice)) for choice in range(n))
         prompts += [Prompt(ids, each, priority, salt) for each in seeded]
     return prompts

@@ -1,9 +1,11 @@
 """A request's fields to SamplingParams, with every check that stands between a client and the engine.
 
-Pure: what it needs of the model comes as a Vocabulary, what it needs of the grammar compiler as a finished Grammar.
+Pure: what it needs of the model comes as ModelBounds, what it needs of the grammar compiler as a finished Grammar.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 from attrs import frozen
@@ -23,11 +25,11 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 @frozen
-class Vocabulary:
+class ModelBounds:
     """What of the model bounds a request."""
 
     tokenizer: Tokenizer
-    size: int
+    vocab_size: int
     """Token ids are below this."""
     max_model_len: int
     eos_token_ids: tuple[int, ...]
@@ -62,7 +64,7 @@ def for_prompt(
 def sampling_params(
     fields: SamplingFields,
     wanted: Wanted,
-    vocabulary: Vocabulary,
+    bounds: ModelBounds,
     defaults: GenerationConfig,
     limits: Limits,
     grammar: Grammar | None,
@@ -72,23 +74,23 @@ def sampling_params(
     Raises BadRequestError naming field, limit and value.
     """
     _refuse_unsupported(fields)
-    eos = [token_id for token_id in vocabulary.eos_token_ids if token_id < vocabulary.size]
+    eos = [token_id for token_id in bounds.eos_token_ids if token_id < bounds.vocab_size]
     return SamplingParams(
         max_tokens=0,
         seed=0,
         temperature=_temperature(fields, defaults),
         top_p=_top_p(fields, defaults),
-        top_k=_top_k(fields, defaults, vocabulary.size),
+        top_k=_top_k(fields, defaults, bounds.vocab_size),
         min_p=ranged("min_p", fields.min_p, 0.0, 1.0, defaults.min_p or 0.0),
         presence_penalty=ranged("presence_penalty", fields.presence_penalty, -2.0, 2.0, 0.0),
         frequency_penalty=ranged("frequency_penalty", fields.frequency_penalty, -2.0, 2.0, 0.0),
         repetition_penalty=_repetition_penalty(fields, defaults),
-        logit_bias=_logit_bias(fields.logit_bias, vocabulary.size, limits),
-        allowed_token_ids=_allowed(fields, vocabulary.size),
-        bad_words_token_ids=_bad_words(fields.bad_words or [], vocabulary, limits),
+        logit_bias=_logit_bias(fields.logit_bias, bounds.vocab_size, limits),
+        allowed_token_ids=_allowed(fields, bounds.vocab_size),
+        bad_words_token_ids=_bad_words(fields.bad_words or [], bounds, limits),
         min_tokens=ranged("min_tokens", fields.min_tokens, 0, None, 0),
         eos_token_ids=[] if fields.ignore_eos else eos,
-        stop_token_ids=_stop_token_ids(fields.stop_token_ids or [], vocabulary.size, limits),
+        stop_token_ids=_stop_token_ids(fields.stop_token_ids or [], bounds.vocab_size, limits),
         stop=_stop(fields.stop, limits),
         include_stop_str_in_output=bool(fields.include_stop_str_in_output),
         skip_special_tokens=fields.skip_special_tokens is not False,
@@ -105,6 +107,29 @@ def num_choices(fields: SamplingFields, limits: Limits) -> int:
     if fields.best_of is not None and fields.best_of != n:
         raise BadRequestError(f"best_of must equal n ({n}), not {short(fields.best_of)}", param="best_of")
     return n
+
+
+def check_prompt_length(prompt_length: int, max_model_len: int) -> None:
+    """Raises BadRequestError if nothing can follow the prompt."""
+    if prompt_length >= max_model_len:
+        raise BadRequestError(
+            f"This model's maximum context length is {max_model_len} tokens, but the prompt alone has {prompt_length}. "
+            "Please shorten the prompt.",
+            code="context_length_exceeded",
+        )
+
+
+def check_num_token_ids(params: SamplingParams, prompt_lengths: Sequence[int], n: int, limits: Limits) -> None:
+    """Raises BadRequestError if the engine would be sent more ids than one request may have."""
+    own = len(params.allowed_token_ids or ()) + len(params.logit_bias) + len(params.stop_token_ids)
+    own += sum(map(len, params.bad_words_token_ids))
+    total = n * (sum(prompt_lengths) + len(prompt_lengths) * own)
+    if total > limits.max_token_ids:
+        raise BadRequestError(
+            f"n {n} times {len(prompt_lengths)} prompts with {sum(prompt_lengths)} tokens, and {own} token ids for "
+            f"sampling each, make {total} token ids; at most {limits.max_token_ids} are taken in one request",
+            param="n" if n > 1 else "prompt",
+        )
 
 
 def checked_seed(seed: int | None) -> int | None:
@@ -147,13 +172,8 @@ def _refuse_unsupported(fields: SamplingFields) -> None:
 
 
 def _max_tokens(wanted: Wanted, prompt_length: int, max_model_len: int) -> int:
+    check_prompt_length(prompt_length, max_model_len)
     left = max_model_len - prompt_length
-    if left < 1:
-        raise BadRequestError(
-            f"This model's maximum context length is {max_model_len} tokens, but the prompt alone has {prompt_length}. "
-            "Please shorten the prompt.",
-            code="context_length_exceeded",
-        )
     if wanted.max_tokens is None:
         return left if wanted.default_max_tokens is None else min(left, wanted.default_max_tokens)
     asked = ranged(wanted.max_tokens_param, wanted.max_tokens, wanted.min_max_tokens, None, 0)
@@ -219,6 +239,11 @@ def _allowed(fields: SamplingFields, vocab_size: int) -> list[int] | None:
         return None
     if not allowed:
         raise BadRequestError("allowed_token_ids must not be empty", param="allowed_token_ids")
+    if len(allowed) > vocab_size:
+        raise BadRequestError(
+            f"allowed_token_ids has {len(allowed)} entries; at most {vocab_size} are taken, the size of the vocabulary",
+            param="allowed_token_ids",
+        )
     check_token_ids("allowed_token_ids", allowed, vocab_size)
     return sorted(set(allowed))
 
@@ -248,7 +273,7 @@ def _stop(stop: str | list[str] | None, limits: Limits) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _bad_words(words: list[str], vocabulary: Vocabulary, limits: Limits) -> list[list[int]]:
+def _bad_words(words: list[str], bounds: ModelBounds, limits: Limits) -> list[list[int]]:
     """Each word as it is spelled at the start of a text and after a blank: these are different tokens."""
     if len(words) > limits.max_bad_words:
         raise BadRequestError(
@@ -262,7 +287,7 @@ def _bad_words(words: list[str], vocabulary: Vocabulary, limits: Limits) -> list
                 param="bad_words",
             )
         spelled = [
-            tuple(vocabulary.tokenizer.encode(prefix + word.lstrip(" "), add_special_tokens=False, literal=True))
+            tuple(bounds.tokenizer.encode(prefix + word.lstrip(" "), add_special_tokens=False, literal=True))
             for prefix in ("", " ")
         ]
         if not word.strip(" ") or not all(spelled):

@@ -55,8 +55,8 @@ class Tokenizer:
             raise CheckpointError(f"{path} is not a tokeniser that can be read: {error}") from error
 
     def find_special(self, text: str) -> list[str]:
-        """The spellings of control tokens that occur in the text, each once."""
-        return list(dict.fromkeys(self._special.findall(text))) if self._special else []
+        """The spellings of control tokens that occur in the text, each once, also where one is part of another."""
+        return [spelling for spelling in self.special_tokens if spelling in text]
 
     def encode(self, text: str, *, add_special_tokens: bool = True, literal: bool = False) -> list[int]:
         """Token ids of a text. With `literal`, control tokens' spellings in it are plain text."""

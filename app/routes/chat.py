@@ -32,9 +32,7 @@ def chat_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
         body = await read_body(request, _DECODER, services.limits, services.drain)
         head = response_head(services, body, "chatcmpl")
         services.facts()
-        calls = forced_calls(
-            body.tools, body.tool_choice, body.parallel_tool_calls is not False, services.limits.max_tools
-        )
+        calls = forced_calls(body.tools, body.tool_choice, body.parallel_tool_calls is not False, services.limits)
         wanted = _wanted(body, services)
         grammar = await _grammar(body, calls, grammars)
         token_ids = await encode_chat(services, _conversation(body, services))

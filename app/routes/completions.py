@@ -14,7 +14,7 @@ from app.completion_writer import CompletionForm, CompletionWriter, EchoedPrompt
 from app.connection import request_stack
 from app.grammar import RequestGrammars
 from app.prompts import engine_prompts, response_head
-from app.sampling import Wanted, checked_logprobs, num_choices
+from app.sampling import Wanted, check_prompt_length, checked_logprobs, num_choices
 from app.schemas.completions import CompletionRequest
 from app.services import Services
 from app.stream import stream_response
@@ -37,7 +37,7 @@ def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprin
             raise BadRequestError("suffix is not supported by this model", param="suffix")
         wanted = _wanted(body, services)
         grammar = await grammars.grammar_of(body)
-        texts = _prompts(body.prompt, services.limits.max_prompts)
+        texts = _prompts(body.prompt, services.limits.max_prompts, services.facts().max_model_len)
         token_ids = await _token_ids(services, body, texts)
         prompts = engine_prompts(services, body, wanted, token_ids, grammar)
         n = num_choices(body, services.limits)
@@ -60,12 +60,21 @@ def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprin
     return routes
 
 
-def _prompts(prompt: str | list[str | int | list[int]] | None, max_prompts: int) -> Sequence[str | list[int]]:
-    """One entry per prompt, each a text or token ids. Raises BadRequestError for a mixture and for emptiness."""
+def _prompts(
+    prompt: str | list[str | int | list[int]] | None, max_prompts: int, max_model_len: int
+) -> Sequence[str | list[int]]:
+    """One entry per prompt, each a text or token ids.
+
+    Raises BadRequestError for a mixture, for emptiness and for lists that are too long, before they are walked through.
+    """
     if prompt is None:
         raise BadRequestError("prompt is missing", param="prompt")
     if isinstance(prompt, str):
         return [prompt]
+    if prompt and isinstance(prompt[0], int):
+        check_prompt_length(len(prompt), max_model_len)
+    elif len(prompt) > max_prompts:
+        raise BadRequestError(f"prompt has {len(prompt)} prompts; at most {max_prompts} are taken", param="prompt")
     texts = [item for item in prompt if isinstance(item, str)]
     ids = [item for item in prompt if isinstance(item, int)]
     lists = [item for item in prompt if isinstance(item, list)]
@@ -75,8 +84,6 @@ def _prompts(prompt: str | list[str | int | list[int]] | None, max_prompts: int)
             "prompt must be a text, a list of texts, a list of token ids or a list of such lists, and not empty",
             param="prompt",
         )
-    if len(found) > max_prompts:
-        raise BadRequestError(f"prompt has {len(found)} prompts; at most {max_prompts} are taken", param="prompt")
     return found
 
 
@@ -89,6 +96,7 @@ async def _token_ids(
         services.tokenizer.check_length(text, services.facts().max_model_len)
     lists = [prompt for prompt in prompts if isinstance(prompt, list)]
     for token_ids in lists:
+        check_prompt_length(len(token_ids), services.facts().max_model_len)
         check_token_ids("prompt", token_ids, services.vocab_size())
     adds = body.add_special_tokens is not False
     found = lists or await services.tokenizer.encode_all(texts, add_special_tokens=adds)

@@ -6,6 +6,7 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from app.body import read_body
+from app.calls import check_tools
 from app.checks import check_token_ids
 from app.conversation import conversation_of
 from app.routes.chat import encode_chat
@@ -50,6 +51,7 @@ async def _token_ids(body: TokenizeRequest, services: Services) -> list[int]:
         return (await services.tokenizer.encode_all([body.prompt], add_special_tokens=adds))[0]
     if body.chat_template is not None:
         raise BadRequestError("chat_template: requests may not bring their own template", param="chat_template")
+    check_tools(body.tools, services.limits.max_tools)
     conversation = conversation_of(
         body.messages or [],
         max_messages=services.limits.max_messages,

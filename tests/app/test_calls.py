@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from app.call_reader import CallReader
 from app.calls import Calls, forced_calls
+from app.limits import Limits
 from app.schemas.chat import NamedFunction, NamedToolChoice, Tool
 from protocol.errors import BadRequestError
 from tests.helpers.app_under_test import make_app
@@ -34,7 +35,7 @@ HISTORY = [{"role": "user", "content": "Weather?"}]
 
 def forced(tools: list[dict[str, Any]] | None, choice: Any, parallel: bool = True) -> Calls | None:
     decoded = None if tools is None else msgspec.convert(tools, list[Tool])
-    return forced_calls(decoded, choice, parallel, 16)
+    return forced_calls(decoded, choice, parallel, Limits(max_tools=16))
 
 
 def named(name: str) -> NamedToolChoice:
@@ -190,3 +191,12 @@ async def test_a_bare_tool_and_a_cut_call_in_the_history_are_accepted() -> None:
         {"role": "tool", "tool_call_id": "c", "content": "sunny"},
     ]
     assert (await make_app().chat(messages=history, tools=[bare], max_tokens=2)).status_code == 200
+
+
+def test_tools_too_big_to_become_a_grammar_are_refused_before_anything_is_made_of_them() -> None:
+    tools = msgspec.convert(
+        [{"type": "function", "function": {"name": "f", "parameters": {"description": "x" * 1000}}}], list[Tool]
+    )
+    with pytest.raises(BadRequestError, match=r"tools has 1\d* bytes; to force a call, at most 999 are taken"):
+        forced_calls(tools, "required", True, Limits(max_grammar_bytes=999))
+    assert forced_calls(tools, "auto", True, Limits(max_grammar_bytes=999)) is None

@@ -62,6 +62,7 @@ SHARED = [
     ({"logit_bias": [1]}, "logit_bias"),
     ({"allowed_token_ids": []}, "allowed_token_ids"),
     ({"allowed_token_ids": [512]}, "allowed_token_ids"),
+    ({"allowed_token_ids": [5] * 513}, "allowed_token_ids"),
     ({"bad_words": [""]}, "bad_words"),
     ({"bad_words": ["  "]}, "bad_words"),
     ({"stop": ""}, "stop"),
@@ -170,6 +171,47 @@ async def test_a_prompt_that_is_none_is_refused(prompt: Any) -> None:
     error = refusal(await under_test.complete(prompt, max_tokens=2))
     assert error["param"].split("[")[0] == "prompt"
     assert under_test.engine.prompts == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "total"),
+    [
+        ([[5] * 100] * 4, {"n": 25}, 10_000),
+        ([5] * 10, {"n": 100, "allowed_token_ids": list(range(91))}, 10_100),
+        ([5] * 100, {"n": 90, "stop_token_ids": [7] * 5 + list(range(8, 19))}, 10_080),
+        ([5] * 100, {"n": 50, "logit_bias": {str(i): 1 for i in range(101)}}, 10_050),
+    ],
+)
+async def test_what_n_multiplies_is_bounded(prompt: Any, fields: dict[str, Any], total: int) -> None:
+    under_test = make_app(limits=Limits(max_token_ids=9_999))
+    error = refusal(await under_test.complete(prompt, max_tokens=2, **fields))
+    assert f"make {total} token ids; at most 9999" in error["message"]
+    assert error["param"] == "n"
+    assert under_test.engine.prompts == []
+    assert (await under_test.complete([5] * 10, max_tokens=2, n=20)).status_code == 200
+
+
+@pytest.mark.parametrize("prompt", [[5] * 300, [[5] * 300], [5] * 299 + [10**9], [5] * 299 + ["a"]])
+async def test_a_list_of_ids_over_the_context_is_refused_before_the_ids_are_looked_at(prompt: Any) -> None:
+    error = refusal(await make_app().complete(prompt, max_tokens=2))
+    assert "maximum context length is 256 tokens, but the prompt alone has 300" in error["message"]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+async def test_a_conversation_of_too_many_values_is_refused_before_it_is_rendered(path: str) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    for extra in ({"a": [1] * 60_000}, {str(i): "<|im_end|>" for i in range(60_000)}):
+        error = refusal(await make_app().post(path, messages=messages, chat_template_kwargs=extra))
+        assert "more than 50000 values" in error["message"]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+async def test_tools_are_checked_wherever_they_are_rendered(path: str) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    one = {"type": "function", "function": {"name": "f"}}
+    for tools in ([one, one], [{"type": "function", "function": {"name": str(i)}} for i in range(129)]):
+        error = refusal(await make_app().post(path, messages=messages, tools=tools))
+        assert error["param"] == "tools"
 
 
 async def test_a_suffix_is_refused_and_a_null_one_is_not() -> None:
