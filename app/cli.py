@@ -68,7 +68,7 @@ def serve(model: str | None = None, *, settings: Annotated[Settings | None, Para
     """
     chosen = settings or Settings()
     set_up_logging(chosen.log_level)
-    from app.serving import serve as serve_forever
+    from app.launch import serve as serve_forever
 
     return status_of(lambda: trio.run(serve_forever, chosen, fetch(model, chosen)))
 
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def leave(number: int, frame: FrameType | None) -> NoReturn:
-    """Who is told to stop before it serves has nothing to finish. While it serves, app/serving.py handles signals."""
+    """Who is told to stop before it serves has nothing to finish. While it serves, app/launch.py handles signals."""
     sys.exit(0)
 
 

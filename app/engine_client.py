@@ -16,7 +16,16 @@ import attrs
 import msgspec
 import trio
 
-from actors.handles import ActorState, EngineLost, House, HouseEvent, HouseFailed, OutputLost
+from actors.handles import (
+    ActorState,
+    EngineLost,
+    House,
+    HouseEvent,
+    HouseFailed,
+    HouseSpec,
+    OutputLost,
+    open_actors,
+)
 from app.engine import Prompt, Readiness
 from protocol.errors import BadRequestError, EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
@@ -226,6 +235,11 @@ class ActorEngineClient:
         for generation in {id(live.generation): live.generation for live in self._live.values()}.values():
             generation.fail(error)
             self._abort(generation)
+
+    async def run_actors(self, spec: HouseSpec) -> None:
+        """Keep the actors alive and serve over them until cancelled; then stop them all."""
+        async with open_actors(spec) as house:
+            await self.run(house)
 
     async def run(self, house: House) -> None:
         """Serve over this house until cancelled."""

@@ -1,13 +1,12 @@
-"""The composition root of the server: settings and a checkpoint in; a running application with its actors out.
+"""The composition root of the HTTP side: settings and a checkpoint in; an application that serves out.
 
-Two ways to launch share it. `trillm serve` owns the nursery: actors outside, hypercorn inside, so that connections end
-before the engines do. Under the `hypercorn` command the application's own lifespan owns the actors.
+Two ways to launch share it. `trillm serve` (app/launch.py) owns the nursery: actors outside, hypercorn inside, so that
+connections end before the engines do. Under the `hypercorn` command the application's own lifespan owns the actors.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import multiprocessing
 import os
 import signal
@@ -23,14 +22,15 @@ from hypercorn.trio.run import worker_serve
 from hypercorn.utils import wrap_app
 from quart_trio import QuartTrio
 
-from actors.handles import HouseSpec, die_with_parent, open_actors
+from actors.handles import HouseSpec, die_with_parent
 from app.bounded_send import BoundedSends
-from app.checkpoints.inspect import describe
+from app.checkpoints.inspect import Description
 from app.checkpoints.resolve import Checkpoint
-from app.checkpoints.weights import check_weights
 from app.chunked_body import framed_here
 from app.engine_client import ActorEngineClient
 from app.factory import create_app
+from app.launch import checked
+from app.listening import address
 from app.metrics import Metrics
 from app.model_card import ModelCard, read_generation_config
 from app.render import ChatTemplate
@@ -39,11 +39,6 @@ from app.settings import Settings
 from app.tokenizer import Tokenizer
 from protocol.errors import StartError, TrillmError, UnavailableError
 
-KEEP_ALIVE_SECONDS = 120.0
-"""Longer than the pools of usual clients and proxies keep an idle connection, so that it is they who close it."""
-AFTER_DRAIN_SECONDS = 5.0
-"""After the drain deadline, how long the terminal error frames may take to reach their clients."""
-
 logger = logging.getLogger("trillm")
 
 
@@ -51,18 +46,16 @@ logger = logging.getLogger("trillm")
 class Service:
     """One API server: the application, the client of the engines, and what the actors are to be."""
 
-    def __init__(self, settings: Settings, checkpoint: Checkpoint) -> None:
-        """Reads the checkpoint's small files. Raises CheckpointError before any process is started."""
-        description = describe(checkpoint.directory)
-        if settings.load_format != "dummy":
-            check_weights(checkpoint.directory)
+    def __init__(
+        self, settings: Settings, checkpoint: Checkpoint, description: Description, client: ActorEngineClient
+    ) -> None:
+        """Reads the tokeniser and the template, which may take a second. Raises CheckpointError."""
         self.settings = settings
-        self.house: HouseSpec = settings.house(checkpoint.directory)
-        self.client = ActorEngineClient(max_live_requests=settings.max_live_requests)
+        self.client = client
         names = settings.served_model_name or (checkpoint.name,)
         template = description.chat_template
         self.services = Services(
-            engine=self.client,
+            engine=client,
             tokenizer=Tokenizer.from_checkpoint(checkpoint.directory),
             template=ChatTemplate(template, description.special_tokens) if template else None,
             model=ModelCard(
@@ -71,7 +64,7 @@ class Service:
                 eos_token_ids=description.eos_token_ids,
                 generation_config=read_generation_config(checkpoint.directory),
             ),
-            metrics=Metrics(self.client, names[0]),
+            metrics=Metrics(client, names[0]),
             limits=settings.limits,
             api_keys=settings.api_key,
             version=version("trillm"),
@@ -82,51 +75,15 @@ class Service:
     def model_name(self) -> str:
         return self.services.model.served_names[0]
 
-    async def run_actors(self) -> None:
-        """Keep the actors alive and hear them, until cancelled; then stop them all."""
-        async with open_actors(self.house) as house:
-            await self.client.run(house)
-
 
 # ---------------------------------------------------------------------- `trillm serve`
 
 
-async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
-    """Serve until a signal or a failure; the exit status: 0 after a signal, 1 when the service could not go on.
-
-    Raises CheckpointError for a checkpoint that cannot be served, and StartError when the address cannot be bound, both
-    before any process is started.
-    """
-    service = Service(settings, checkpoint)
-    config = hypercorn_config(settings)
-    sockets = listen(config)
-    sends = BoundedSends(settings.send_timeout)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, sends.installed(), framed_here():
-        await run_until_stopped(signals, service, sends, config, sockets)
-    if service.client.failure is not None:
-        return 1
-    logger.info("stopped")
-    return 0
-
-
-def listen(config: Config) -> Sockets:
-    """Raises StartError."""
-    try:
-        sockets = config.create_sockets()
-        for listener in sockets.insecure_sockets:
-            listener.listen(config.backlog)
-    except OSError as error:
-        raise StartError(f"cannot listen on {config.bind[0]}: {error.strerror or error}") from error
-    return sockets
-
-
-async def run_until_stopped(
-    signals: AsyncIterator[int], service: Service, sends: BoundedSends, config: Config, sockets: Sockets
-) -> None:
-    """The nurseries of `trillm serve`: actors outside, connections inside."""
+async def run_until_stopped(signals: AsyncIterator[int], service: Service, config: Config, sockets: Sockets) -> None:
+    """Serve HTTP until a signal or a failure. The actors are the caller's, and outlive the connections."""
+    sends = BoundedSends(service.settings.send_timeout)
     stop = trio.Event()
-    async with trio.open_nursery() as actors:
-        actors.start_soon(service.run_actors)
+    with sends.installed(), framed_here():
         async with trio.open_nursery() as around:
             around.start_soon(stop_on_signal, signals, service, sends, stop)
             around.start_soon(stop_on_failure, service, stop)
@@ -134,29 +91,6 @@ async def run_until_stopped(
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
             await worker_serve(app, config, sockets=sockets, shutdown_trigger=stop.wait)
             around.cancel_scope.cancel()
-        actors.cancel_scope.cancel()
-
-
-def hypercorn_config(settings: Settings) -> Config:
-    """hypercorn's configuration: what of its defaults does not suit long streams is changed here."""
-    config = Config()
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    config.bind = [f"{host}:{settings.port}"]
-    config.root_path = settings.root_path
-    config.keep_alive_timeout = KEEP_ALIVE_SECONDS
-    config.graceful_timeout = settings.shutdown_timeout + AFTER_DRAIN_SECONDS
-    config.shutdown_timeout = math.inf  # our own deadlines bound the stopping of the actors
-    config.keep_alive_max_requests = 10_000_000
-    config.h2_max_concurrent_streams = 1024
-    config.backlog = 1024
-    config.loglevel = "WARNING"
-    config.errorlog = None
-    return config
-
-
-def address(sockets: Sockets) -> str:
-    host, port, *_ = sockets.insecure_sockets[0].getsockname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def announce(service: Service, url: str | None) -> None:
@@ -220,7 +154,10 @@ def create_app_from_environment() -> QuartTrio:
         model, settings = settings_from_environment()
         set_up_logging(settings.log_level)
         claim_to_be_the_only_worker()
-        return attach_to_lifespan(Service(settings, fetch(model, settings)))
+        checkpoint = fetch(model, settings)
+        client = ActorEngineClient(max_live_requests=settings.max_live_requests)
+        service = Service(settings, checkpoint, checked(settings, checkpoint), client)
+        return attach_to_lifespan(service, settings.house(checkpoint.directory))
     except TrillmError as error:
         sys.exit(refuse(error.message))
 
@@ -242,7 +179,7 @@ def claim_to_be_the_only_worker() -> None:
     claim.detach()  # kept open for the life of the process
 
 
-def attach_to_lifespan(service: Service) -> QuartTrio:
+def attach_to_lifespan(service: Service, house: HouseSpec) -> QuartTrio:
     """The application for `hypercorn --worker-class trio`: its lifespan owns the actors.
 
     hypercorn's command cannot be told to exit with a status by an application. When the service cannot go on, this
@@ -252,20 +189,20 @@ def attach_to_lifespan(service: Service) -> QuartTrio:
         die_with_parent(os.getppid())
 
     async def start() -> None:
-        service.app.nursery.start_soon(live_in_worker, service)
+        service.app.nursery.start_soon(live_in_worker, service, house)
 
     service.app.before_serving(start)
     return service.app
 
 
-async def live_in_worker(service: Service) -> None:
+async def live_in_worker(service: Service, house: HouseSpec) -> None:
     with BoundedSends(service.settings.send_timeout).installed(), framed_here():
-        await live_with_actors(service)
+        await live_with_actors(service, house)
 
 
-async def live_with_actors(service: Service) -> None:
+async def live_with_actors(service: Service, house: HouseSpec) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.run_actors)
+        nursery.start_soon(service.client.run_actors, house)
         nursery.start_soon(leave_termination_to_master)
         nursery.start_soon(announce, service, None)
         await service.client.failed.wait()  # the supervisor has said why

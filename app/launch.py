@@ -1,0 +1,66 @@
+"""`trillm serve` from its settings to its exit status. An engine takes longest to start, so the actors are started at
+once; all that HTTP needs is imported and read while they load."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+from typing import TYPE_CHECKING
+
+import trio
+
+from app.checkpoints.inspect import Description, describe
+from app.checkpoints.resolve import Checkpoint
+from app.checkpoints.weights import check_weights
+from app.engine_client import ActorEngineClient
+from app.listening import hypercorn_config, listen
+from app.settings import Settings
+
+if TYPE_CHECKING:
+    from app.serving import Service
+
+logger = logging.getLogger("trillm")
+
+
+async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
+    """Serve until a signal or a failure; the exit status: 0 after a signal, 1 when the service could not go on.
+
+    Raises CheckpointError for a checkpoint that cannot be served, and StartError when the address cannot be bound, both
+    before any process is started (but for a chat template, which is read later).
+    """
+    description = checked(settings, checkpoint)
+    config = hypercorn_config(settings)
+    sockets = listen(config)
+    client = ActorEngineClient(max_live_requests=settings.max_live_requests)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as actors:
+            actors.start_soon(client.run_actors, settings.house(checkpoint.directory))
+            service = await trio.to_thread.run_sync(load_service, settings, checkpoint, description, client)
+            from app.serving import run_until_stopped
+
+            await run_until_stopped(signals, service, config, sockets)
+            actors.cancel_scope.cancel()
+    if client.failure is not None:
+        return 1
+    logger.info("stopped")
+    return 0
+
+
+def checked(settings: Settings, checkpoint: Checkpoint) -> Description:
+    """What the model is. Raises CheckpointError for one that no engine could load."""
+    description = describe(checkpoint.directory)
+    if settings.load_format != "dummy":
+        check_weights(checkpoint.directory)
+    return description
+
+
+def load_service(
+    settings: Settings, checkpoint: Checkpoint, description: Description, client: ActorEngineClient
+) -> Service:
+    """In a worker thread, so that the actors are heard meanwhile. Raises CheckpointError."""
+    from app.serving import Service
+
+    service = Service(settings, checkpoint, description, client)
+    gc.freeze()  # all this stays: the collector need not look at it again
+    return service
