@@ -117,6 +117,13 @@ class _EngineCollector:
             "vllm:prefix_cache_queries", "Tokens looked for in the prefix cache.", stats.prefix_cache_queries
         )
         yield self._counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits)
+        yield self._counter("vllm:spec_decode_num_drafts", "Guesses at what follows.", stats.spec_decode_num_drafts)
+        yield self._counter(
+            "vllm:spec_decode_num_draft_tokens", "Tokens in these guesses.", stats.spec_decode_num_draft_tokens
+        )
+        yield self._counter(
+            "vllm:spec_decode_num_accepted_tokens", "Guessed tokens kept.", stats.spec_decode_num_accepted_tokens
+        )
         yield self._counter("trillm:engine_steps", "Steps of the engine's loop.", stats.num_steps)
         yield self._gauge(
             "trillm:requests_live", "Sequences of this API server that have not ended.", self._engine.num_requests

@@ -15,6 +15,7 @@ from cyclopts import Group, Parameter
 
 from actors.handles import HouseSpec
 from app.limits import Limits
+from app.speculative_config import read_speculative_config
 from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
 from protocol.spec import EngineSpec, LoadFormat
@@ -85,6 +86,9 @@ class Settings:
     """Requests that begin alike share what has been computed for that beginning, while it is in memory."""
     long_prefill_token_threshold: Annotated[int, Parameter(group=CACHE)] = 0
     """Most tokens of one prompt in a step; 0 is no limit but --max-num-batched-tokens."""
+    speculative_config: Annotated[str | None, Parameter(group=CACHE)] = None
+    """JSON: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2} guesses
+    what follows by what followed before. No token changes; where guesses are right, answers come faster."""
     async_scheduling: Annotated[bool | None, Parameter(group=CACHE)] = None
     """Plan each step while the one before it runs. Default: unless a CPU computes."""
     threads: Annotated[int | None, Parameter(group=CACHE)] = None
@@ -102,6 +106,7 @@ class Settings:
             )
         if not 0 <= self.port <= 65535:
             raise BadRequestError(f"--port must be from 0 to 65535, not {self.port}")
+        read_speculative_config(self.speculative_config)
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len", "num_gpu_blocks_override")
         values = attrs.asdict(self)
         for name in (*positive, "kv_cache_memory_bytes", "threads", "max_body_bytes"):
@@ -145,6 +150,7 @@ class Settings:
             scheduling_policy=self.scheduling_policy,
             enable_prefix_caching=self.enable_prefix_caching,
             async_scheduling=self.async_scheduling,
+            speculative=read_speculative_config(self.speculative_config),
             long_prefill_token_threshold=self.long_prefill_token_threshold,
             threads=self.threads,
             max_logprobs=self.max_logprobs,

@@ -65,7 +65,7 @@ class FakeRunner:
             if held.params.prompt_logprobs is not None:
                 prompt_logprobs += self._prompt_logprobs(row, held, states, held.params.prompt_logprobs)
             if row.sample:
-                sampled.append(self._sample(row, held, states[-1]))
+                sampled.append(self._sample_all(row, held, states))
                 held.sampled_in = plan.step
         if self._spec.dummy_step_seconds > 0:
             self._closed.wait(self._spec.dummy_step_seconds)
@@ -118,6 +118,21 @@ class FakeRunner:
         predicting = zip(states, nexts, strict=False)
         rows = [logprobs_of(self._model.logits(state), token_id, count) for state, token_id in predicting]
         return [PromptLogprobs(row.slot, row.start, rows)] if rows else []
+
+    def _sample_all(self, row: Row, held: FakeSlot, states: list[int]) -> Sampled:
+        """The token after the row's known ones, and one more behind each draft that was right."""
+        drafts = row.token_ids[len(row.token_ids) - row.num_drafts :]
+        first, *behind_drafts = states[len(states) - row.num_drafts - 1 :]
+        one = self._sample(row, held, first)
+        accepted: list[TokenLogprobs | None] = []
+        for draft, state in zip(drafts, behind_drafts, strict=True):
+            if one.error is not None or one.token_id != draft:
+                break
+            accepted.append(one.logprobs)
+            one = self._sample(row, held, state)
+        held.num_computed -= row.num_drafts - len(accepted)
+        logprobs = [each for each in accepted if each is not None]
+        return Sampled(row.slot, one.token_id, one.logprobs, one.error, len(accepted), logprobs)
 
     def _sample(self, row: Row, held: FakeSlot, state: int) -> Sampled:
         if held.is_void:

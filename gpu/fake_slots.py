@@ -100,15 +100,25 @@ class FakeSlots:
         end = row.start + len(row.token_ids)
         _require(row.start == held.num_computed, f"row starts at {row.start}: {held}")
         _require(len(row.token_ids) > 0, f"row computes nothing: {held}")
+        self._check_drafts(row, held)
         if not held.is_void:
-            known = held.tokens_from(row.start, end)
-            _require(row.token_ids == known, f"row has other tokens than its sequence: {held}")
-            _require(not row.sample or end == held.num_tokens, f"row samples before its end: {held}")
+            end_known = end - row.num_drafts
+            known = held.tokens_from(row.start, end_known)
+            _require(row.token_ids[: len(row.token_ids) - row.num_drafts] == known, f"row has other tokens: {held}")
+            _require(not row.sample or end_known == held.num_tokens, f"row samples before its end: {held}")
         num_bytes = (self._vocab_size + 31) // 32 * 4
         mask = row.grammar_bitmask
         _require(mask is None or len(mask) == num_bytes, f"grammar_bitmask must have {num_bytes} bytes: {held}")
         self._take_blocks(row, held, end)
         return held
+
+    def _check_drafts(self, row: Row, held: FakeSlot) -> None:
+        if row.num_drafts == 0:
+            return
+        _require(0 < row.num_drafts < len(row.token_ids), f"row has {row.num_drafts} drafts and no token: {held}")
+        _require(row.sample and row.grammar_bitmask is None, f"drafts in a row that must not have any: {held}")
+        for token_id in row.token_ids[-row.num_drafts :]:
+            _require(0 <= token_id < self._vocab_size, f"draft {token_id} is not in the vocabulary: {held}")
 
     def _take_blocks(self, row: Row, held: FakeSlot, end: int) -> None:
         """Blocks before the row's start, which a new sequence may have, are shared; all others have no other owner."""

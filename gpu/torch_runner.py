@@ -10,8 +10,9 @@ from gpu.load_model import load_model
 from gpu.logprobs import token_logprobs
 from gpu.model import Computed, Model
 from gpu.runner import Report
-from gpu.sampler import Choice, SamplingRow, choose
+from gpu.sampler import choose
 from gpu.sequence_slot import SequenceSlot
+from gpu.trial import Trial
 from protocol.ids import Slot
 from protocol.messages import TokenLogprobs
 from protocol.spec import EngineFacts, EngineSpec
@@ -80,40 +81,25 @@ class TorchRunner:
         return Row(row.slot, row.start, token_ids, row.block_table, row.sample, row.grammar_bitmask)
 
     def _sample(self, model: Model, rows: list[Row], computed: Computed) -> list[Sampled]:
-        """Choose a token for each row that asks for one, and append it to its slot."""
-        sampling = [(row, first) for row, first in zip(rows, computed.first_token, strict=True) if row.sample]
-        if not sampling:
+        """Choose a token for each row that asks for one, and go on behind drafts that were right."""
+        trials: list[Trial] = []
+        places: list[int] = []
+        for row, first in zip(rows, computed.first_token, strict=True):
+            if row.sample:
+                trials.append(Trial(row, self._slots[row.slot], len(places)))
+                end = first + len(row.token_ids)
+                places += range(end - 1 - row.num_drafts, end)
+        if not trials:
             return []
-        logits = model.logits(computed.hidden[[first + len(row.token_ids) - 1 for row, first in sampling]])
-        slots = [self._slots[row.slot] for row, _ in sampling]
-        asking = [i for i, slot in enumerate(slots) if slot.params.logprobs is not None]
-        raw = logits[asking]  # a copy: choosing overwrites the logits
-        choices = choose(
-            logits,
-            [
-                SamplingRow(slot, row.start + len(row.token_ids), row.grammar_bitmask)
-                for slot, (row, _) in zip(slots, sampling, strict=True)
-            ],
-        )
-        logprobs = self._sampled_logprobs(raw, asking, choices, slots)
-        sampled = []
-        for index, (choice, slot) in enumerate(zip(choices, slots, strict=True)):
-            if choice.error is None:
-                slot.append(choice.token_id)
-            sampled.append(Sampled(sampling[index][0].slot, choice.token_id, logprobs.get(index), choice.error))
-        return sampled
-
-    def _sampled_logprobs(
-        self, raw: torch.Tensor, asking: list[int], choices: list[Choice], slots: list[SequenceSlot]
-    ) -> dict[int, TokenLogprobs]:
-        """By index of the sampling row; rows with an error have none."""
-        kept = [place for place, index in enumerate(asking) if choices[index].error is None]
-        if not kept:
-            return {}
-        indices = [asking[place] for place in kept]
-        counts = [slots[index].params.logprobs or 0 for index in indices]
-        found = token_logprobs(raw[kept], [choices[index].token_id for index in indices], counts)
-        return dict(zip(indices, found, strict=True))
+        logits = model.logits(computed.hidden[places])
+        if len(places) == len(trials):
+            _choose(logits, trials)
+            return [trial.result() for trial in trials]
+        undecided = trials
+        while undecided:
+            _choose(logits[[trial.next_logits_row for trial in undecided]], undecided)
+            undecided = [trial for trial in undecided if trial.goes_on]
+        return [trial.result() for trial in trials]
 
     def _prompt_logprobs(self, model: Model, rows: list[Row], computed: Computed) -> Iterator[PromptLogprobs]:
         """For each row inside a prompt whose request asked, what its positions say of the prompt tokens after them."""
@@ -128,3 +114,20 @@ class TorchRunner:
                 logits = model.logits(computed.hidden[first + done : first + done + len(part)])
                 found += token_logprobs(logits, part, [slot.params.prompt_logprobs] * len(part))
             yield PromptLogprobs(row.slot, row.start, found)
+
+
+def _choose(logits: torch.Tensor, trials: list[Trial]) -> None:
+    """Each trial's next token, with log-probabilities where they were asked for. `logits` [trials, vocab] are
+    overwritten."""
+    asking = [i for i, trial in enumerate(trials) if trial.slot.params.logprobs is not None]
+    raw = logits[asking]  # a copy
+    choices = choose(logits, [trial.next_row for trial in trials])
+    kept = [place for place, index in enumerate(asking) if choices[index].error is None]
+    logprobs: dict[int, TokenLogprobs] = {}
+    if kept:
+        indices = [asking[place] for place in kept]
+        counts = [trials[index].slot.params.logprobs or 0 for index in indices]
+        found = token_logprobs(raw[kept], [choices[index].token_id for index in indices], counts)
+        logprobs = dict(zip(indices, found, strict=True))
+    for index, (trial, choice) in enumerate(zip(trials, choices, strict=True)):
+        trial.take(choice, logprobs.get(index))

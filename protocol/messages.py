@@ -146,6 +146,10 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prefix_cache_queries: int = 0
     """Tokens of sequences that started, and those of them that were found in the prefix cache."""
     prefix_cache_hits: int = 0
+    spec_decode_num_drafts: int = 0
+    """Rows with guesses; the guesses in them, and those that were right."""
+    spec_decode_num_draft_tokens: int = 0
+    spec_decode_num_accepted_tokens: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="WELCOME"):

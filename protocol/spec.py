@@ -20,6 +20,16 @@ class LoadFormat(enum.StrEnum):
     DUMMY = "dummy"
 
 
+class SpeculativeSpec(msgspec.Struct, frozen=True):
+    """Guessing tokens by n-grams: the last tokens went on somehow when they were there before. Checked by the app."""
+
+    num_speculative_tokens: int
+    """Most guesses for one sequence in a step; at least 1."""
+    prompt_lookup_max: int
+    """Tokens of the longest and the shortest n-gram that is looked up; 1 <= min <= max."""
+    prompt_lookup_min: int
+
+
 class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     """Everything that an engine process needs to start."""
 
@@ -58,6 +68,8 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     """Sequences with the same beginning share its KV blocks."""
     long_prefill_token_threshold: int = 0
     """Most tokens of one prompt in a step; 0 is no limit of its own."""
+    speculative: SpeculativeSpec | None = None
+    """None guesses nothing. Steps are then not planned ahead: guesses need the tokens before them."""
     async_scheduling: bool | None = None
     """Plan each step while the one before it runs. None: unless the runner computes on the CPU, whose cores have then
     nothing to gain from it."""

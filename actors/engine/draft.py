@@ -18,6 +18,7 @@ class StepDraft:
     def __init__(self, number: int, max_num_tokens: int, max_chunk: int = 0) -> None:
         """`max_chunk` bounds the share of one sequence; 0 does not."""
         self.number = number
+        self.max_num_tokens = max_num_tokens
         self.tokens_left = max_num_tokens
         self.num_taken = 0
         self.num_decodes = 0
@@ -25,6 +26,9 @@ class StepDraft:
         self._max_chunk = max_chunk or max_num_tokens
         self.counts: dict[Sequence, int] = {}
         """Tokens to compute, in the order of the plan's rows."""
+        self.guesses: dict[Sequence, list[int]] = {}
+        """At the tokens after these; they take part of what nobody else had of the budget."""
+        self.num_guesses = 0
         self.admitted: list[Sequence] = []
         self.preempted: list[Sequence] = []
         self.is_awaited = False
@@ -50,6 +54,10 @@ class StepDraft:
         self.num_taken += count
         self.tokens_left -= count
 
+    def guess(self, sequence: Sequence, token_ids: list[int]) -> None:
+        self.guesses[sequence] = token_ids
+        self.num_guesses += len(token_ids)
+
     def give_up(self, sequence: Sequence) -> None:
         """A sequence is preempted after it had its share of this step."""
         count = self.counts.pop(sequence, 0)
@@ -58,7 +66,10 @@ class StepDraft:
 
     def as_plan(self, freed_slots: list[Slot]) -> StepPlan:
         new_sequences = [sequence.as_new() for sequence in self.admitted]
-        rows = [sequence.plan_row(count) for sequence, count in self.counts.items()]
+        if self.guesses:
+            rows = [sequence.plan_row(count, self.guesses.get(sequence, ())) for sequence, count in self.counts.items()]
+        else:
+            rows = [sequence.plan_row(count) for sequence, count in self.counts.items()]
         self.is_awaited = any(row.grammar_bitmask is not None for row in rows)
         return StepPlan(self.number, freed_slots, new_sequences, rows)
 

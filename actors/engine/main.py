@@ -12,6 +12,7 @@ import trio
 
 from actors.child import Control, Pulse
 from actors.engine.grammar import GrammarCompiler
+from actors.engine.proposer import make_proposer
 from actors.engine.scheduler import MAX_IN_FLIGHT, Scheduler, SchedulerConfig
 from actors.engine.stepper import Stepper, open_stepper
 from gpu.runner import open_runner
@@ -272,7 +273,8 @@ def make_engine(spec: EngineSpec, stepper: Stepper, clients: dict[ClientIndex, C
     compiler = GrammarCompiler(spec.checkpoint, facts.vocab_size)
     plans_ahead = facts.device != "cpu" if spec.async_scheduling is None else spec.async_scheduling
     max_in_flight = MAX_IN_FLIGHT if plans_ahead else 1
-    return Engine(spec.epoch, Scheduler(config), stepper, compiler, clients, pulse, max_in_flight)
+    scheduler = Scheduler(config, make_proposer(spec.speculative))
+    return Engine(spec.epoch, scheduler, stepper, compiler, clients, pulse, max_in_flight)
 
 
 async def run_engine_process(spec: EngineSpec, control: Control) -> None:

@@ -62,6 +62,11 @@ class Residents:
         num_blocks = len(sequence.block_table) + self.pool.num_free
         return num_blocks * self.pool.block_size - sequence.num_planned_tokens
 
+    def num_tokens_to_spare(self, sequence: Sequence) -> int:
+        """The same, without a free block for each sequence that runs: these may need it in the next step."""
+        num_blocks = len(sequence.block_table) + max(0, self.pool.num_free - len(self))
+        return num_blocks * self.pool.block_size - sequence.num_planned_tokens
+
     def find_prefix(self, sequence: Sequence) -> list[int]:
         """Published blocks with the sequence's first tokens. Never with its last one, which has to be computed for the
         sake of what comes after it."""

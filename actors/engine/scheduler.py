@@ -19,9 +19,10 @@ from actors.engine.draft import StepDraft
 from actors.engine.finish import Finish, finish_after_token
 from actors.engine.finished import FinishedSequences
 from actors.engine.progress import take_result
+from actors.engine.proposer import Proposer
 from actors.engine.residents import Residents
 from actors.engine.sequence import Constraint, Sequence, SequenceStatus
-from actors.engine.shares import admit_waiting, extend_running
+from actors.engine.shares import admit_waiting, extend_running, guess_ahead
 from actors.engine.waiting import POLICIES, WaitingQueue
 from protocol.ids import ClientIndex, RequestId
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, EngineStats, FinishReason
@@ -68,8 +69,10 @@ class Scheduler:
     is freed while steps are in flight is reused by the next plan at the earliest, which the runner applies after them.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, proposer: Proposer | None = None) -> None:
+        """With a proposer steps have guesses, and cannot be planned before the tokens of the step before are known."""
         self.config = config
+        self._proposer = proposer
         self._pool = BlockPool(config.num_blocks, config.block_size)
         self._running = Residents(self._pool, config.max_num_seqs, config.policy)
         self._live: dict[RequestId, Sequence] = {}
@@ -82,6 +85,9 @@ class Scheduler:
         self._num_preemptions = 0
         self._num_prompt_tokens = 0
         self._num_generated_tokens = 0
+        self._num_drafts = 0
+        self._num_draft_tokens = 0
+        self._num_accepted_tokens = 0
 
     # -------------------------------------------------------------------------------- what clients ask for
 
@@ -136,7 +142,8 @@ class Scheduler:
         """The next step, or None if there is nothing to do, or nothing before the step in flight is committed. Never an
         empty plan."""
         assert len(self._in_flight) < MAX_IN_FLIGHT, f"{self._in_flight[0]!r} is not committed yet"
-        if not self._live or any(draft.is_awaited for draft in self._in_flight):
+        is_guessing = self._proposer is not None
+        if not self._live or any(is_guessing or earlier.is_awaited for earlier in self._in_flight):
             return None
         config = self.config
         draft = StepDraft(self._num_steps + 1, config.max_num_batched_tokens, config.long_prefill_token_threshold)
@@ -147,6 +154,8 @@ class Scheduler:
                 earlier.lost.add(sequence)
         self._num_preemptions += len(draft.preempted)
         admit_waiting(draft, self._running, self._waiting)
+        if self._proposer is not None:
+            guess_ahead(draft, self._running, self._proposer)
         if not draft.counts:
             assert self._in_flight, f"no progress with {self!r}"
             return None
@@ -168,6 +177,10 @@ class Scheduler:
             for chunk in result.prompt_logprobs:
                 if sequences[chunk.slot].is_live:
                     sequences[chunk.slot].gather_prompt_logprobs(chunk)
+        if draft.guesses:
+            self._num_drafts += len(draft.guesses)
+            self._num_draft_tokens += draft.num_guesses
+            self._num_accepted_tokens += sum(one.num_accepted for one in result.sampled)
         outputs: list[Addressed] = []
         sampled = iter(result.sampled)
         for row, sequence in zip(plan.rows, draft.counts, strict=True):
@@ -202,6 +215,9 @@ class Scheduler:
             generation_tokens=self._num_generated_tokens,
             prefix_cache_queries=self._running.num_queried_tokens,
             prefix_cache_hits=self._running.num_found_tokens,
+            spec_decode_num_drafts=self._num_drafts,
+            spec_decode_num_draft_tokens=self._num_draft_tokens,
+            spec_decode_num_accepted_tokens=self._num_accepted_tokens,
         )
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Protocol, final
 
 from actors.engine.block_hashes import BlockHashes
+from actors.engine.ngrams import NgramIndex
 from protocol.ids import ClientIndex, RequestId, Slot
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, TokenLogprobs
 from protocol.sampling import SamplingParams
@@ -63,6 +64,7 @@ class Sequence:
         "is_prompt_counted",
         "logprobs",
         "max_num_tokens",
+        "ngrams",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_pending_tokens",
@@ -106,6 +108,7 @@ class Sequence:
         self.num_pending_tokens = 0
         self.num_cached_tokens = 0
         self.num_published_blocks = 0
+        self.ngrams: NgramIndex | None = None
         self.slot: Slot | None = None
         self.block_table: list[int] = []
         self.logprobs: list[TokenLogprobs] | None = None if self.params.logprobs is None else []

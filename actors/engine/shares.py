@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from actors.engine.chunk_budget import ChunkBudget
 from actors.engine.draft import StepDraft
+from actors.engine.proposer import Proposer
 from actors.engine.residents import Residents
 from actors.engine.sequence import Sequence, SequenceStatus
 from actors.engine.waiting import WaitingQueue
@@ -54,6 +55,24 @@ def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue) -
         running.admit(sequence, found)
         draft.admitted.append(sequence)
         _take(sequence, draft.share_of(sequence), draft, running)
+
+
+def guess_ahead(draft: StepDraft, running: Residents, proposer: Proposer) -> None:
+    """Fill up with guesses at what decoding sequences will say, where budget and free blocks are left over for them.
+
+    No guess goes beyond the token that certainly is the last.
+    """
+    for sequence, count in draft.counts.items():
+        room = min(
+            draft.max_num_tokens - draft.num_taken - draft.num_guesses,
+            running.num_tokens_to_spare(sequence) - count,
+            sequence.max_num_tokens - sequence.num_tokens - 1,
+        )
+        if room < 1 or count > 1 or sequence.num_unplanned_tokens > 1 or sequence.grammar is not None:
+            continue
+        if guesses := proposer.propose(sequence, room):
+            running.grow(sequence, count + len(guesses))
+            draft.guess(sequence, guesses)
 
 
 def _extend(sequence: Sequence, draft: StepDraft, running: Residents) -> None:

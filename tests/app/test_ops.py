@@ -58,7 +58,9 @@ async def test_counters_grow_by_what_requests_used() -> None:
 
 async def test_gauges_come_from_the_engines_latest_statistics_and_are_never_negative() -> None:
     under_test = make_app()
-    under_test.engine.stats = EngineStats(3, 2, 16, 64, 5, prefix_cache_queries=70, prefix_cache_hits=60)
+    under_test.engine.stats = EngineStats(
+        3, 2, 16, 64, 5, prefix_cache_queries=70, prefix_cache_hits=60, spec_decode_num_accepted_tokens=9
+    )
     found = await samples(under_test)
     assert found["vllm:num_requests_running"] == 3
     assert found["vllm:num_requests_waiting"] == 2
@@ -66,6 +68,7 @@ async def test_gauges_come_from_the_engines_latest_statistics_and_are_never_nega
     assert found["vllm:num_preemptions_total"] == 5
     assert found["vllm:prefix_cache_queries_total"] == 70
     assert found["vllm:prefix_cache_hits_total"] == 60
+    assert found["vllm:spec_decode_num_accepted_tokens_total"] == 9
     under_test.engine.stats = EngineStats(-1, -2, -3, 0)
     assert all(value >= 0 for value in (await samples(under_test)).values())
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "gpu", "actors", "app")
 PURE = {
     "actors.engine": {
-        *("block_hashes", "blocks", "chunk_budget", "draft", "finish", "finished", "grammar"),
+        *("block_hashes", "blocks", "chunk_budget", "draft", "finish", "ngrams", "proposer", "finished", "grammar"),
         *("progress", "residents", "scheduler", "sequence", "shares", "waiting"),
     },
     "actors.output": {

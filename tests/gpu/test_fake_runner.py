@@ -223,6 +223,11 @@ def pending_row(start: int, count: int = 1) -> Row:
     return Row(Slot(0), start, [PENDING] * count, [0], True)
 
 
+def draft_row(count: int, num_drafts: int, guess: int = 9) -> Row:
+    token_ids = [*PROMPT[: count - num_drafts], *[guess] * num_drafts]
+    return Row(Slot(0), 0, token_ids, [0], True, None, num_drafts)
+
+
 SAMPLING = plan(1, row(sample=True), new=(SEQUENCE,))
 
 
@@ -253,6 +258,10 @@ BAD_PLANS: list[tuple[str, list[StepPlan]]] = [
     ("has a row, but no sequence", [plan(1, row())]),
     ("starts at 1", [plan(1, row(1, 2), new=(SEQUENCE,))]),
     ("starts at 0", [plan(1, row(0, 2), new=(SEQUENCE,)), plan(2, row(0, 5))]),
+    ("no token", [plan(1, draft_row(1, 1), new=(SEQUENCE,))]),
+    ("must not have any", [plan(1, msgspec.structs.replace(draft_row(6, 1), sample=False), new=(SEQUENCE,))]),
+    ("draft 512 is not", [plan(1, draft_row(6, 1, 512), new=(SEQUENCE,))]),
+    ("samples before its end", [plan(1, draft_row(5, 1), new=(SEQUENCE,))]),
     ("computes nothing", [plan(1, row(0, 0), new=(SEQUENCE,))]),
     ("other tokens", [plan(1, Row(Slot(0), 0, [9], [0], False), new=(SEQUENCE,))]),
     ("other tokens", [plan(1, Row(Slot(0), 0, [*PROMPT, 9], [0], False), new=(SEQUENCE,))]),

@@ -87,13 +87,15 @@ class Driver:
         bitmasks: dict[Slot, bytes] | None = None,
         pending: bool = False,
         failing: Sequence[Driven] = (),
+        drafts: dict[Slot, list[int]] | None = None,
     ) -> StepResult:
         """One plan that computes the next so many tokens of each sequence, sampling those that catch up.
 
         With `pending` the newest output tokens are not told. Those `failing` may have an error, and get a token that
         means nothing.
         """
-        rows = [self._row(sequence, count, (bitmasks or {}).get(sequence.slot)) for sequence, count in work]
+        drafts = drafts or {}
+        rows = [self._row(s, count, (bitmasks or {}).get(s.slot), drafts.get(s.slot, [])) for s, count in work]
         new = [
             NewSequence(s.slot, RequestId(f"r{s.slot}"), list(s.prompt), list(s.output), s.params, s.computed)
             for s, _ in work
@@ -113,18 +115,19 @@ class Driver:
             self.step(*[(s, min(chunk, len(s.tokens) - s.computed)) for s in running])
         return [s.output for s in sequences]
 
-    def _row(self, sequence: Driven, count: int, bitmask: bytes | None) -> Row:
+    def _row(self, sequence: Driven, count: int, bitmask: bytes | None, drafts: list[int]) -> Row:
         block_size = self.runner.facts.block_size
         end = sequence.computed + count
-        while len(sequence.blocks) * block_size < end:
+        while len(sequence.blocks) * block_size < end + len(drafts):
             sequence.blocks.append(self._free.pop())
         return Row(
             sequence.slot,
             sequence.computed,
-            sequence.tokens[sequence.computed : end],
+            sequence.tokens[sequence.computed : end] + drafts,
             list(sequence.blocks),
             end == len(sequence.tokens),
             bitmask,
+            len(drafts),
         )
 
     def _without_last(self, sequence: Driven, row: Row) -> Row:
@@ -136,9 +139,10 @@ class Driver:
         assert result.step == self.plans
         assert [s.slot for s in result.sampled] == [row.slot for row in rows if row.sample]
         by_slot = {s.slot: s for s in sequences}
+        drafts_of = {row.slot: row.token_ids[len(row.token_ids) - row.num_drafts :] for row in rows}
         for sequence, row in zip(sequences, rows, strict=True):
             sequence.admitted = True
-            sequence.computed += len(row.token_ids)
+            sequence.computed += len(row.token_ids) - row.num_drafts
         starts = {row.slot: row.start for row in rows}
         for logprobs in result.prompt_logprobs:
             assert logprobs.start == starts[logprobs.slot]
@@ -150,6 +154,8 @@ class Driver:
             assert sampled.error is None, sampled.error
             assert 0 <= sampled.token_id < self.runner.facts.vocab_size
             by_slot[sampled.slot].sampled.append(sampled)
+            by_slot[sampled.slot].computed += sampled.num_accepted
+            by_slot[sampled.slot].output += drafts_of[sampled.slot][: sampled.num_accepted]
             by_slot[sampled.slot].output.append(sampled.token_id)
 
 
@@ -268,6 +274,39 @@ def check_a_void_row_does_no_harm(make_runner: MakeRunner, driver: Driver) -> No
     assert good.output == expected.output
 
 
+def check_drafts_change_no_token(make_runner: MakeRunner, driver: Driver) -> None:
+    """Whether they are all right, right at first, or wrong from the first one on."""
+    wishes = [
+        params(12),
+        params(12, temperature=0.9, logprobs=1),
+        params(12, temperature=1.1, frequency_penalty=1.5, repetition_penalty=1.3, min_tokens=9, stop_token_ids=[5]),
+        params(12, bad_words_token_ids=[[7], [1, 2]], presence_penalty=-1.0, logit_bias={3: 4.0, 4: 4.0}),
+    ]
+    vocab_size = driver.runner.facts.vocab_size
+    for wish in wishes:
+        plain = driver.admit(0, _prompt(driver, 15), wish)
+        driver.run(plain)
+        driver.free(plain)
+        guessed = driver.admit(1, _prompt(driver, 15), wish)
+        beside = driver.admit(2, _prompt(driver, 6, 2), params(20))
+        driver.step((guessed, 15), (beside, 6))
+        for num_right, num_drafts in ((3, 3), (1, 4), (0, 2), (2, 3)):
+            known = len(guessed.output)
+            right = plain.output[known : known + num_right]
+            wrong = [(token_id + 1) % vocab_size for token_id in plain.output[known + num_right : known + num_drafts]]
+            result = driver.step((beside, 1), (guessed, 1), drafts={Slot(1): right + wrong})
+            sampled = result.sampled[1]
+            assert sampled.num_accepted == len(right)
+            assert guessed.output == plain.output[: known + len(right) + 1]
+            assert len(sampled.accepted_logprobs) == (0 if wish.logprobs is None else len(right))
+            for logprobs, token_id in zip(sampled.accepted_logprobs, right, strict=False):
+                _check_position(logprobs, token_id, 1)
+        driver.run(guessed)
+        assert guessed.output == plain.output
+        for sequence in (guessed, beside):
+            driver.free(sequence)
+
+
 def check_shared_blocks_begin_a_sequence(make_runner: MakeRunner, driver: Driver) -> None:
     """Also while their first owner goes on, and after it has left."""
     wish = params(6, temperature=0.8)
@@ -339,6 +378,7 @@ CHECKS: tuple[Callable[[MakeRunner, Driver], None], ...] = (
     check_resumed_sequence_goes_on,
     check_pending_tokens_are_those_sampled_before,
     check_a_void_row_does_no_harm,
+    check_drafts_change_no_token,
     check_shared_blocks_begin_a_sequence,
     check_logprobs_shapes,
     check_prompt_logprobs_cover_the_prompt,

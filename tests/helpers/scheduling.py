@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
+from actors.engine.proposer import Proposer
 from actors.engine.scheduler import Addressed, Scheduler, SchedulerConfig
-from actors.engine.sequence import Constraint
+from actors.engine.sequence import Constraint, Sequence
 from gpu.fake_runner import FakeRunner
 from protocol.ids import ClientIndex, EngineIndex, Epoch, RequestId
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
@@ -38,7 +39,7 @@ def a_config(**changes: object) -> SchedulerConfig:
 
 def a_request(
     request_id: str = "a",
-    prompt: Sequence[int] = (5, 6, 7),
+    prompt: Iterable[int] = (5, 6, 7),
     *,
     client: int = 0,
     priority: int = 0,
@@ -72,11 +73,13 @@ class Bench:
     `step` leaves nothing in flight; `run` plans ahead as far as `max_in_flight` says.
     """
 
-    def __init__(self, checkpoint: Path, config: SchedulerConfig, max_in_flight: int = 1) -> None:
+    def __init__(
+        self, checkpoint: Path, config: SchedulerConfig, max_in_flight: int = 1, proposer: Proposer | None = None
+    ) -> None:
         self.config = config
         self.max_in_flight = max_in_flight
         self.in_flight: deque[StepPlan] = deque()
-        self.scheduler = Scheduler(config)
+        self.scheduler = Scheduler(config, proposer)
         self.runner = FakeRunner(_spec(checkpoint, config))
         self.outputs: defaultdict[str, list[EngineCoreOutput]] = defaultdict(list)
         self.requests: dict[str, EngineCoreRequest] = {}
@@ -138,10 +141,24 @@ class Bench:
         return self.finish(request_id).finish_reason
 
 
+class Oracle:
+    """Proposes what `truth` says will come, often with an error somewhere, and sometimes nothing."""
+
+    def __init__(self, truth: Callable[[EngineCoreRequest], list[int]]) -> None:
+        self._truth = truth
+
+    def propose(self, sequence: Sequence, count: int) -> list[int]:
+        known = sequence.num_output_tokens
+        guesses = self._truth(sequence.request)[known : known + min(count, known % 5)]
+        if guesses and known % 3:
+            guesses[known % len(guesses)] = known % VOCAB_SIZE
+        return guesses
+
+
 class ScriptedGrammar:
     """Allows exactly these tokens, one after the other; may be told to fail when a mask is asked for."""
 
-    def __init__(self, script: Sequence[int], fail_at: int | None = None) -> None:
+    def __init__(self, script: Iterable[int], fail_at: int | None = None) -> None:
         self.error: str | None = None
         self._script = list(script)
         self._fail_at = fail_at
