@@ -16,8 +16,8 @@ import msgspec
 from gpu.architectures import ARCHITECTURES, Architecture, NormNames, QkNorm, Windows
 from gpu.experts_config import ExpertsConfig
 from gpu.layers.mlp import ACTIVATIONS
-from gpu.layers.rope import RopeConfig
 from gpu.model_shape import ModelShape
+from gpu.rope_config import RopeConfig
 from protocol.errors import CheckpointError, UnknownVariantError
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpu.config import ModelConfig
-from gpu.layers.rope import RopeConfig
+from gpu.rope_config import RopeConfig
 from protocol.errors import CheckpointError
 
 LLAMA = {

@@ -12,7 +12,7 @@ from protocol.ids import EngineIndex, Epoch
 from protocol.messages import TokenLogprobs
 from protocol.spec import EngineSpec
 from tests.helpers.runner_conformance import Driven, Driver, check_runner, params
-from tests.helpers.tiny_checkpoints import MODELS, VOCAB_SIZE, make_checkpoint
+from tests.helpers.tiny_checkpoints import MODELS, VOCAB_SIZE, make_checkpoint, phi3_longrope, save_checkpoint
 
 CONFORMING = ("llama", "mistral_sliding", "qwen3", "gemma2", "qwen2_moe")
 """Each with another way through attention or feed-forward."""
@@ -71,6 +71,17 @@ def test_sequence_that_joins_later_shares_steps_with_decoding_ones(kind):
     driver.run(first, second)
     assert_as_transformers(first, model)
     assert_as_transformers(second, model)
+
+
+@pytest.mark.parametrize(("max_model_len", "length"), [(64, 50), (256, 70)])
+def test_longrope_is_transformers_for_the_longest_sequence_that_may_come(tmp_path, max_model_len, length):
+    """transformers chooses by each call's longest sequence."""
+    model = save_checkpoint(tmp_path, phi3_longrope(original=64))
+    driver = Driver(TorchRunner.load(spec(tmp_path, max_model_len=max_model_len), ignore))
+    wish = params(6, logprobs=VOCAB_SIZE, prompt_logprobs=VOCAB_SIZE)
+    sequence = driver.admit(0, [(7 * i * i + 3 * i) % VOCAB_SIZE for i in range(length)], wish)
+    driver.run(sequence, chunk=16)
+    assert_as_transformers(sequence, model)
 
 
 @pytest.mark.parametrize("kind", CONFORMING, indirect=True)

@@ -156,7 +156,7 @@ def _phi3(**changes: object) -> PreTrainedModel:
     return Phi3ForCausalLM(Phi3Config(**SIZES, **changes))
 
 
-def _phi3_longrope(original: int) -> PreTrainedModel:
+def phi3_longrope(original: int) -> PreTrainedModel:
     rope = {
         "rope_type": "longrope",
         "rope_theta": 10000.0,
@@ -190,7 +190,7 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen2_moe": _qwen2_moe,
     "qwen3_moe": lambda: qwen3_moe(mlp_only_layers=[1]),
     "phi3_sliding": lambda: _phi3(sliding_window=11),
-    "phi3_longrope": lambda: _phi3_longrope(original=256),
+    "phi3_longrope": lambda: phi3_longrope(original=256),
     "glm": lambda: GlmForCausalLM(GlmConfig(**SIZES, head_dim=16)),
     "glm4": lambda: Glm4ForCausalLM(Glm4Config(**SIZES, head_dim=16)),
     "olmo2": _olmo2,
