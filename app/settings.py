@@ -63,7 +63,7 @@ class Settings:
     load_format: Annotated[Literal["auto", "dummy"], Parameter(group=MODEL)] = "auto"
     """"dummy" reads no weights and runs no model: a deterministic token function, for trying out clients."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Parameter(group=MODEL)] = "auto"
-    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Parameter(group=MODEL)] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16", "int8"], Parameter(group=MODEL)] = "auto"
     """"auto" is float32 on a CPU and the checkpoint's own type on a GPU."""
     max_model_len: Annotated[int | None, Parameter(group=MODEL)] = None
     """Tokens of prompt and output together. Default: the model's own limit, or what the KV pool holds if less."""

@@ -20,7 +20,7 @@ from gpu.kernels.library import KernelLibrary, Pool
 from gpu.kv_pool import KvPool
 from gpu.model import Computed
 from gpu.models.decoder import tied_embedding
-from gpu.models.native_decoder import NativeDecoder, NativeLayer, NativeLinear, NativeWeights
+from gpu.models.native_decoder import NativeDecoder, NativeLayer, NativeLinear, NativeWeights, Precision
 from gpu.native_batch import NativeBatch, step_of
 from gpu.weights import WeightLoader, WeightSource
 from protocol.step import Row
@@ -43,8 +43,10 @@ class NativeModel:
         weights: NativeWeights,
         dtype: str,
         pool: KvPool,
+        precision: Precision = Precision.FINE,
     ) -> None:
         self.dtype = dtype
+        self._precision = precision
         self.vocab_size = config.vocab_size
         self._config = config
         self._weights = weights
@@ -86,7 +88,7 @@ class NativeModel:
         assert self._pool is not None
         keys, values = self._pool.keys, self._pool.values
         caches = {layer: (keys[layer].data_ptr(), values[layer].data_ptr()) for layer in range(self._config.num_layers)}
-        return NativeDecoder(self._config, self._weights, caches, 1 << (tokens - 1).bit_length())
+        return NativeDecoder(self._config, self._weights, caches, 1 << (tokens - 1).bit_length(), self._precision)
 
 
 def why_not(config: ModelConfig, block_size: int) -> str | None:

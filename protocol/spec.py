@@ -45,7 +45,7 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     device: str = "auto"
     """"auto", "cpu" or "cuda"."""
     dtype: str = "auto"
-    """"auto", "float32", "bfloat16" or "float16"."""
+    """"auto", "float32", "bfloat16", "float16", or "int8" (the CPU kernels with coarser activations)."""
     max_model_len: int | None = None
     """Tokens of prompt and output together; None takes the model's own limit (cut to what the KV pool holds)."""
     max_num_seqs: int = 64

@@ -23,7 +23,14 @@ class Kind(enum.IntEnum):
 
 
 class Quantised(ctypes.Structure):
-    _fields_ = [("values", c_void_p), ("scales", c_void_p), ("scaled_sums", c_void_p), ("half_sums", c_void_p)]
+    _fields_ = [
+        ("values", c_void_p),
+        ("scales", c_void_p),
+        ("scaled_sums", c_void_p),
+        ("half_sums", c_void_p),
+        ("fine", c_void_p),
+        ("fine_half_sums", c_void_p),
+    ]
 
 
 class Matrix(ctypes.Structure):

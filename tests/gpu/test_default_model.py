@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +13,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from app.checkpoints.default_model import FILE
 from app.checkpoints.gguf_checkpoint import open_gguf
 from app.settings import default_cache_directory
+from gpu.load_model import load_model
 from gpu.torch_runner import TorchRunner
 from gpu.weights import open_weights
-from protocol.ids import EngineIndex, Epoch
+from protocol.ids import EngineIndex, Epoch, Slot
 from protocol.spec import EngineSpec
+from protocol.step import Row
 from tests.helpers.runner_conformance import Driver, params
 
 pytestmark = pytest.mark.model
@@ -44,6 +47,21 @@ QUESTIONS = [
     "What is the meaning of the word 'ephemeral'?",
 ]
 TOKENS = 64
+PROSE = """The town lies where two rivers meet, and for most of its history the rivers were its roads. Barges brought
+grain from the plains and took back salt, glass and iron. When the railway came in 1862, the merchants on the quay
+laughed at it: a train could carry in a day what a single barge carried in a morning. Within twenty years the quay was
+empty. The warehouses became workshops, then flats, and then, after the war, nothing at all for a while.
+
+Today the old harbour is a park. Children swim where the barges turned, and on summer evenings people sit on the stone
+steps that were cut for dockers. A small museum in the customs house explains how a lock works. You fill the chamber,
+open the gate, and the boat rises by itself; no engine is needed, only patience and water. The director likes to say
+that the whole town was built by people who knew how to wait.
+
+Every spring the rivers rise. In most years they stop a hand's breadth below the lowest street. Twice in a century they
+do not, and the marks on the wall of the church show how high the water stood. The newest mark is higher than the
+others, and the engineers are now arguing whether to build a barrier upstream or to give the fields back to the river,
+as they were four hundred years ago. Both would cost about the same. The fields would be prettier, the mayor says, but
+nobody can photograph himself opening a field."""
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +78,14 @@ def runner(checkpoint):
         EngineIndex(0), Epoch(1), "", {}, str(checkpoint), device="cpu", dtype="float32", threads=1, max_model_len=512
     )
     return TorchRunner.load(spec, lambda _: None)
+
+
+def native_spec(checkpoint: Path, dtype: str = "auto") -> EngineSpec:
+    """As it is served."""
+    cache = str(default_cache_directory())
+    return EngineSpec(
+        EngineIndex(0), Epoch(1), "", {}, str(checkpoint), device="cpu", dtype=dtype, cache_directory=cache
+    )
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +137,29 @@ def test_greedy_tokens_and_logprobs_equal_transformers(runner, tokenizer, refere
             assert sampled.token_id == best.indices[index, 0] or gaps[index] < 1e-3
             found = torch.tensor(sampled.logprobs.logprobs)
             torch.testing.assert_close(found, expected[index, sampled.logprobs.token_ids], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least_agreement", "most_divergence"), [("auto", 0.995, 1e-4), ("int8", 0.94, 0.006)]
+)
+def test_the_kernels_stay_close_to_float32(checkpoint, tokenizer, reference, dtype, least_agreement, most_divergence):
+    model, _ = load_model(native_spec(checkpoint, dtype), lambda _: None)
+    assert model.dtype == "q4_1"
+    token_ids = tokenizer.encode(PROSE, add_special_tokens=False).ids
+    assert len(token_ids) >= 300
+    with torch.inference_mode():
+        computed = model.compute([Row(Slot(0), 0, token_ids, list(range(len(token_ids) // 16 + 1)), True)])
+        found = model.logits(computed.hidden).log_softmax(dim=1)
+        expected = reference(torch.tensor([token_ids])).logits[0].log_softmax(dim=1)
+    model.close()
+    agreement = (found.argmax(dim=1) == expected.argmax(dim=1)).float().mean().item()
+    divergence = (expected.exp() * (expected - found)).sum(dim=1).mean().item()
+    assert agreement >= least_agreement
+    assert divergence <= most_divergence
+
+
+def test_the_kernels_know_the_capital_of_france_too(checkpoint, tokenizer):
+    driver = Driver(TorchRunner.load(native_spec(checkpoint), lambda _: None))
+    sequence = driver.admit(0, prompt_ids(tokenizer, QUESTIONS[0]), params(8))
+    driver.run(sequence)
+    assert tokenizer.decode(sequence.output, skip_special_tokens=False) == "The capital of France is Paris.<|im_end|>"

@@ -11,7 +11,7 @@ from gpu.kernels.build import built_library
 from gpu.kernels.layout import FORMATS, PLAIN_DTYPES, QUANTISED, lay_out
 from gpu.kernels.library import KernelLibrary, Pool, Program
 from gpu.kernels.structs import Embed, Kind, Linear, LinearInput, LinearOutput, Matrix, Operation, Quantise, Step
-from gpu.models.native_decoder import Rows
+from gpu.models.native_decoder import Precision, Rows
 
 KINDS = sorted(FORMATS)
 BLOCK = {"Q4_K": 256, "Q5_K": 256, "Q6_K": 256, "F32": 1, "F16": 1, "BF16": 1}
@@ -87,12 +87,17 @@ class OpenPool:
         return into.numbers
 
     def multiply(
-        self, matrix: RandomMatrix, x: np.ndarray, bias: np.ndarray | None = None, y: np.ndarray | None = None
+        self,
+        matrix: RandomMatrix,
+        x: np.ndarray,
+        precision: Precision = Precision.COARSE,
+        bias: np.ndarray | None = None,
+        y: np.ndarray | None = None,
     ) -> np.ndarray:
         """x W^T (+ bias) (+ y) for x [tokens, columns] float32."""
         tokens, columns = x.shape
         rows = matrix.struct.rows
-        source = Rows(tokens, columns, columns % 32 == 0)
+        source = Rows(tokens, columns, precision if columns % 32 == 0 else Precision.NUMBERS)
         source.numbers[:] = x
         into = np.full((tokens, rows), np.nan, dtype=np.float32) if y is None else y.copy()
         operations: list[Operation] = []
@@ -104,7 +109,7 @@ class OpenPool:
         return into
 
     def quantise(self, x: np.ndarray) -> Rows:
-        rows = Rows(*x.shape, quantised=True)
+        rows = Rows(*x.shape, Precision.FINE)
         rows.numbers[:] = x
         self.run(Step(tokens=len(x)), Quantise(Kind.QUANTISE, x.shape[1], rows.address, rows.quantised))
         return rows

@@ -27,15 +27,20 @@ struct LinearOutput {
     const float* bias;  // [rows], or null
 };
 
-template <int kTokens, Quantisation Kind>
-inline void multiply(Kind, const Matrix& w, size_t group, const LinearInput& in, size_t token, Floats (&sums)[kTokens]) {
+// Per lane, the weights of a block (or a half of it) times one token's activations in units of their scale.
+template <Quantisation Kind, int kHalf>
+inline Floats dot(const Bytes (&weights)[8], const int8_t* x, const int32_t* half_sums) {
+    if constexpr (Kind::kWeightBytes == 16) return dot_nibbles(weights, x);
+    else if constexpr (Kind::kScales == 1) return dot_signed<0, 8>(weights, x, half_sums[0] + half_sums[1]);
+    else return dot_signed<kHalf * 4, 4>(weights, x, half_sums[kHalf]);
+}
+
+template <int kTokens, bool kFine, Quantisation Kind>
+inline void multiply_blocks(const Matrix& w, size_t group, const Quantised& in, size_t token, Floats (&sums)[kTokens]) {
     const size_t blocks = w.columns / kBlock;
     const uint8_t* from = w.data + group * blocks * kBlockBytes<Kind>;
-    const int8_t* values = in.quantised.values + token * w.columns;
-    const float* x_scales = in.quantised.scales + token * blocks;
-    const float* x_sums = in.quantised.scaled_sums + token * blocks;
-    const int32_t* half_sums = in.quantised.half_sums + token * blocks * 2;
-    for (size_t block = 0; block < blocks; block++, from += kBlockBytes<Kind>, values += kBlock) {
+    const Floats step = broadcast(1.0f / kFineSteps);
+    for (size_t block = 0; block < blocks; block++, from += kBlockBytes<Kind>) {
         const auto* scales = reinterpret_cast<const typename Kind::Scale*>(from);
         Floats scale[Kind::kScales], minimum;
         for (int i = 0; i < Kind::kScales; i++) scale[i] = load(scales + i * kLanes);
@@ -45,21 +50,25 @@ inline void multiply(Kind, const Matrix& w, size_t group, const LinearInput& in,
         else load_signed(from + kWeightsOffset<Kind>, weights);
 #pragma GCC unroll 8
         for (int t = 0; t < kTokens; t++) {
-            const size_t at = t * blocks + block;
-            const int8_t* x = values + t * static_cast<size_t>(w.columns);
-            const Floats x_scale = broadcast(x_scales[at]);
-            if constexpr (Kind::kWeightBytes == 16) {
-                sums[t] = fma(dot_nibbles(weights, x), scale[0] * x_scale, sums[t]);
-            } else if constexpr (Kind::kScales == 1) {
-                const int32_t sum = half_sums[at * 2] + half_sums[at * 2 + 1];
-                sums[t] = fma(dot_signed<0, 8>(weights, x, sum), scale[0] * x_scale, sums[t]);
-            } else {
-                sums[t] = fma(dot_signed<0, 4>(weights, x, half_sums[at * 2]), scale[0] * x_scale, sums[t]);
-                sums[t] = fma(dot_signed<4, 4>(weights, x, half_sums[at * 2 + 1]), scale[1] * x_scale, sums[t]);
-            }
-            if constexpr (Kind::kMinimum) sums[t] = fma(minimum, broadcast(x_sums[at]), sums[t]);
+            const size_t at = (token + t) * blocks + block;
+            const Floats x_scale = broadcast(in.scales[at]);
+            const auto add_half = [&]<int kHalf>() {
+                Floats product = dot<Kind, kHalf>(weights, in.values + at * kBlock, in.half_sums + at * 2);
+                if constexpr (kFine)
+                    product = fma(dot<Kind, kHalf>(weights, in.fine + at * kBlock, in.fine_half_sums + at * 2), step, product);
+                sums[t] = fma(product, scale[kHalf] * x_scale, sums[t]);
+            };
+            add_half.template operator()<0>();
+            if constexpr (Kind::kScales == 2) add_half.template operator()<1>();
+            if constexpr (Kind::kMinimum) sums[t] = fma(minimum, broadcast(in.scaled_sums[at]), sums[t]);
         }
     }
+}
+
+template <int kTokens, Quantisation Kind>
+inline void multiply(Kind, const Matrix& w, size_t group, const LinearInput& in, size_t token, Floats (&sums)[kTokens]) {
+    if (in.quantised.fine) multiply_blocks<kTokens, true, Kind>(w, group, in.quantised, token, sums);
+    else multiply_blocks<kTokens, false, Kind>(w, group, in.quantised, token, sums);
 }
 
 template <int kTokens, class Number>

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu.models.native_decoder import Precision
 from tests.helpers.kernels import KINDS, OpenPool, RandomMatrix, dequantised, plain_library
 
 COLUMNS = 512
@@ -29,21 +30,24 @@ def rounded(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_multiplies(kind):
+@pytest.mark.parametrize("precision", [Precision.COARSE, Precision.FINE])
+def test_it_multiplies(kind, precision):
     matrix, x = RandomMatrix(kind, 40, COLUMNS), activations(11)
     with OpenPool() as pool:
-        found = pool.multiply(matrix, x)
-    seen = rounded(x) if kind in QUANTISED_KINDS else x.astype(np.float64)
+        found = pool.multiply(matrix, x, precision)
+    is_rounded = kind in QUANTISED_KINDS and precision is Precision.COARSE
+    seen = rounded(x) if is_rounded else x.astype(np.float64)
     weights = dequantised(kind, matrix.raw, COLUMNS).astype(np.float64)
     tolerance = 1e-5 * (np.abs(seen) @ np.abs(weights).T).max()
     np.testing.assert_allclose(found, seen @ weights.T, rtol=1e-4, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_instructions_compute_what_plain_code_computes_to_the_last_bit(kind):
+@pytest.mark.parametrize("precision", [Precision.COARSE, Precision.FINE])
+def test_instructions_compute_what_plain_code_computes_to_the_last_bit(kind, precision):
     matrix, x = RandomMatrix(kind, 40, COLUMNS), activations(11)
     with OpenPool() as pool, OpenPool(library=plain_library()) as plain:
-        np.testing.assert_array_equal(pool.multiply(matrix, x), plain.multiply(matrix, x))
+        np.testing.assert_array_equal(pool.multiply(matrix, x, precision), plain.multiply(matrix, x, precision))
 
 
 @pytest.mark.parametrize("kind", QUANTISED_KINDS)
@@ -62,16 +66,17 @@ def test_the_largest_weights_and_activations_do_not_overflow(kind, fill):
 @settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(KINDS),
+    st.sampled_from([Precision.COARSE, Precision.FINE]),
     st.lists(st.integers(0, 63), min_size=1, max_size=40),
     st.integers(1, 3),
     st.sampled_from([16, 40, 100]),
 )
-def test_a_row_s_result_depends_on_no_other_row_and_on_no_thread(kind, tokens, threads, rows):
+def test_a_row_s_result_depends_on_no_other_row_and_on_no_thread(kind, precision, tokens, threads, rows):
     matrix, x = RandomMatrix(kind, rows, 256), activations(64, columns=256)
     with OpenPool(threads) as pool, OpenPool(1) as alone:
-        together = pool.multiply(matrix, x[tokens])
+        together = pool.multiply(matrix, x[tokens], precision)
         for token, found in zip(tokens, together, strict=True):
-            np.testing.assert_array_equal(found, alone.multiply(matrix, x[token : token + 1])[0])
+            np.testing.assert_array_equal(found, alone.multiply(matrix, x[token : token + 1], precision)[0])
 
 
 def test_bias_and_what_is_there_are_added():
@@ -87,12 +92,13 @@ def test_bias_and_what_is_there_are_added():
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_finite_stays_so_in_its_row_alone(kind, broken):
+@pytest.mark.parametrize("precision", [Precision.COARSE, Precision.FINE])
+def test_what_is_not_finite_stays_so_in_its_row_alone(kind, precision, broken):
     matrix, x = RandomMatrix(kind, 16, 256), activations(6, columns=256)
     with OpenPool() as pool:
-        whole = pool.multiply(matrix, x)
+        whole = pool.multiply(matrix, x, precision)
         x[2, 77] = broken
-        found = pool.multiply(matrix, x)
+        found = pool.multiply(matrix, x, precision)
     assert not np.isfinite(found[2]).any()
     np.testing.assert_array_equal(np.delete(found, 2, axis=0), np.delete(whole, 2, axis=0))
 
@@ -105,8 +111,11 @@ def test_activations_are_rounded_to_the_nearest_127th_of_their_block():
         rows, expected = pool.quantise(x), plain.quantise(x)
     for ours, theirs in zip(rows.arrays, expected.arrays, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    values, scales, scaled_sums, half_sums = rows.arrays
+    values, scales, scaled_sums, half_sums, fine, fine_half_sums = rows.arrays
     restored = values.reshape(5, -1, 32) * scales[..., None]
     assert (np.abs(restored.reshape(5, -1) - x)[:4] <= np.repeat(scales, 32, axis=1)[:4] * 0.5001).all()
     np.testing.assert_array_equal(half_sums, values.reshape(5, -1, 16).sum(axis=2, dtype=np.int32))
-    np.testing.assert_array_equal(scaled_sums, scales * half_sums.reshape(5, -1, 2).sum(axis=2).astype(np.float32))
+    np.testing.assert_array_equal(fine_half_sums, fine.reshape(5, -1, 16).sum(axis=2, dtype=np.int32))
+    whole = (values + fine / 254.0).reshape(5, -1, 32) * scales[..., None]
+    assert (np.abs(whole.reshape(5, -1) - x)[:4] <= np.repeat(scales, 32, axis=1)[:4] * 0.501 / 254).all()
+    np.testing.assert_allclose(scaled_sums, whole.sum(axis=2), rtol=1e-5, atol=1e-5 * np.abs(scaled_sums).max())
