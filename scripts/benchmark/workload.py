@@ -22,7 +22,7 @@ LONG_PROMPT_TOKENS = 1024
 ARRIVING_PROMPT_TOKENS = 1500
 STREAMS_BESIDE_PROMPTS = 8
 TTFT_REPEATS = 3
-CALL_SECONDS = 240.0
+CALL_SECONDS = 600.0
 """After this a server that does not answer ends the benchmark."""
 
 
