@@ -169,7 +169,7 @@ def _architecture(raw: Mapping[str, Any]) -> str:
     for name in names:
         if name in ARCHITECTURES:
             return str(name)
-    raise UnknownVariantError(f"architectures {names} is none of those that are served: {', '.join(ARCHITECTURES)}")
+    raise UnknownVariantError(f"architectures {names} is none of those in gpu/architectures.py")
 
 
 def _activation(raw: Mapping[str, Any], traits: Architecture) -> str:

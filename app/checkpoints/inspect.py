@@ -21,11 +21,11 @@ class Description:
     directory: Path
     architecture: str
     """The class name in config.json, or else its model_type."""
-    vocab_size: int
-    """Rows of the embedding: token ids from 0 up to this are computable."""
+    vocab_size: int | None
+    """Rows of the embedding: token ids from 0 up to this are computable. None: config.json leaves it to the class."""
     tokenizer_size: int
     """The highest id that the tokeniser knows, plus one; the embedding is often padded beyond."""
-    max_position_embeddings: int
+    max_position_embeddings: int | None
     eos_token_ids: tuple[int, ...]
     """Every id that ends an answer, the most specific file's first."""
     bos_token_id: int | None
@@ -47,7 +47,7 @@ def describe(directory: Path) -> Description:
     Raises CheckpointError naming the file that is missing or invalid, and the key.
     """
     config = _read_json(directory / "config.json", needed=True)
-    sizes = config | _of_text(config)
+    sizes = _text_sizes(directory / "config.json", config)
     generation = _read_json(directory / "generation_config.json")
     tokenizer_config = _read_json(directory / "tokenizer_config.json")
     tokens_map = _read_json(directory / "special_tokens_map.json")
@@ -62,9 +62,9 @@ def describe(directory: Path) -> Description:
     return Description(
         directory=directory,
         architecture=_architecture(directory / "config.json", config),
-        vocab_size=_positive(directory / "config.json", sizes, "vocab_size"),
+        vocab_size=sizes["vocab_size"],
         tokenizer_size=max(tokenizer.get_vocab().values(), default=-1) + 1,
-        max_position_embeddings=_positive(directory / "config.json", sizes, "max_position_embeddings"),
+        max_position_embeddings=sizes["max_position_embeddings"],
         eos_token_ids=_eos_token_ids(directory, config, generation, special.get("eos_token"), tokenizer),
         bos_token_id=bos,
         special_tokens=special,
@@ -109,11 +109,14 @@ def _architecture(path: Path, config: dict[str, Any]) -> str:
     raise CheckpointError(f"{path}: neither architectures nor model_type says what model this is")
 
 
-def _of_text(config: dict[str, Any]) -> dict[str, Any]:
-    """What config.json says of the text model elsewhere than at its top: beside other models, or by GPT-2's name."""
+def _text_sizes(path: Path, config: dict[str, Any]) -> dict[str, int | None]:
+    """What config.json says of the text model: at its top, by GPT-2's names, or, with text_config, beside others."""
     text = config.get("text_config")
-    found = text if isinstance(text, dict) else {}
-    return {"max_position_embeddings": config["n_positions"], **found} if "n_positions" in config else found
+    found = {"max_position_embeddings": config.get("n_positions")} | config | (text if isinstance(text, dict) else {})
+    return {
+        key: None if isinstance(text, dict) and found.get(key) is None else _positive(path, found, key)
+        for key in ("vocab_size", "max_position_embeddings")
+    }
 
 
 def _positive(path: Path, config: dict[str, Any], key: str) -> int:

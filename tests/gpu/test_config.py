@@ -128,7 +128,7 @@ def test_dimensions_that_are_not_rotated_stand_behind_those_that_are():
     ("changes", "words"),
     [
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
-        ({"architectures": None}, "LlamaForCausalLM"),
+        ({"architectures": None}, "architectures [] is none"),
         ({"hidden_act": "relu6"}, "hidden_act 'relu6'"),
         ({"quantization_config": {"quant_method": "awq"}}, "awq"),
         ({"partial_rotary_factor": 0.4}, "partial_rotary_factor 0.4"),

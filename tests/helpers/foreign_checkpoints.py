@@ -21,6 +21,8 @@ from transformers import (
     FalconForCausalLM,
     FalconH1Config,
     FalconH1ForCausalLM,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     GptOssConfig,
@@ -44,6 +46,14 @@ def _deepseek() -> PreTrainedModel:
     return DeepseekV3ForCausalLM(
         DeepseekV3Config(**ALL_HEADS, **latent, **experts, moe_intermediate_size=24, first_k_dense_replace=1)
     )
+
+
+def _gemma3_that_sees() -> PreTrainedModel:
+    """A text model beside a vision model."""
+    text = SIZES | {"head_dim": 16, "sliding_window": 11, "sliding_window_pattern": 2}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": 16, "patch_size": 4}
+    return Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4))
 
 
 def _opt() -> PreTrainedModel:
@@ -73,6 +83,7 @@ SERVED: dict[str, Callable[[], PreTrainedModel]] = {
     # Neighbours are rotated in the layers with a window, nothing in the others; logits are scaled.
     "cohere2": lambda: Cohere2ForCausalLM(Cohere2Config(**SIZES, sliding_window=11, sliding_window_pattern=2)),
     "deepseek_v3": _deepseek,
+    "gemma3_that_sees": _gemma3_that_sees,
     "opt": _opt,
 }
 REFUSED: dict[str, Callable[[], PreTrainedModel]] = {

@@ -46,6 +46,11 @@ def test_sizes_are_found_where_other_kinds_of_models_have_them(sizes: dict[str, 
     assert (description.vocab_size, description.max_position_embeddings) == (8, 64)
 
 
+def test_a_text_model_beside_others_may_leave_its_sizes_to_its_class(tmp_path: Path):
+    description = describe(write(tmp_path, config={"architectures": ["Two"], "text_config": {"hidden_size": 4}}))
+    assert (description.vocab_size, description.max_position_embeddings) == (None, None)
+
+
 def test_ids_that_end_an_answer_are_collected_from_all_three_files(tmp_path: Path):
     description = describe(
         write(
