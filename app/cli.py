@@ -17,6 +17,7 @@ import trio
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict, Env
 
+from app import accept_complaints
 from app.settings import Settings
 from protocol.errors import BadRequestError, TrillmError
 
@@ -115,6 +116,7 @@ def set_up_logging(level: str) -> None:
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger(accept_complaints.LOGGER).addFilter(accept_complaints.OneLineASecond())
 
 
 def refuse(message: str) -> int:
