@@ -13,20 +13,17 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 
-from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, Scope
+from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
+from app.connection import headers_with_unread_body
 from app.failures import error_body
-from protocol.errors import BadRequestError, TrillmError
+from app.request_label import HEADER, request_label
+from protocol.errors import InvalidKeyError, NotLocalError, TrillmError
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics"})
 """What probes and Prometheus read. They run no model and tell nothing of any request."""
 
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:]*))(?::[0-9]*)?")
-
-
-class InvalidKeyError(BadRequestError):
-    status = 401
-    code = "invalid_api_key"
 
 
 class AuthenticationMiddleware:
@@ -46,7 +43,9 @@ class AuthenticationMiddleware:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "invalid API key"})
         else:
-            await _refuse(send, InvalidKeyError("Missing or invalid API key: send `Authorization: Bearer <key>`"))
+            await _refuse(
+                scope, send, InvalidKeyError("Missing or invalid API key: send `Authorization: Bearer <key>`")
+            )
 
     def _passes(self, scope: Scope) -> bool:
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
@@ -91,12 +90,7 @@ class LoopbackMiddleware:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "no API key is configured"})
         else:
-            await _refuse(send, NotLocalError(f"This server has no API key, so it {refusal}"))
-
-
-class NotLocalError(BadRequestError):
-    status = 403
-    code = "loopback_only"
+            await _refuse(scope, send, NotLocalError(f"This server has no API key, so it {refusal}"))
 
 
 def _refusal(server: tuple[str, int | None] | None, headers: Sequence[tuple[bytes, bytes]]) -> str | None:
@@ -127,9 +121,15 @@ def _is_local_name(host: bytes) -> bool:
     return name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
 
 
-async def _refuse(send: ASGISendCallable, error: TrillmError) -> None:
+async def _refuse(scope: HTTPScope, send: ASGISendCallable, error: TrillmError) -> None:
     body = error_body(error)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    sent = next((value for name, value in scope["headers"] if name.lower() == HEADER.lower().encode()), b"")
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (HEADER.lower().encode(), request_label(sent.decode("latin-1")).encode()),
+        *headers_with_unread_body(scope),
+    ]
     if isinstance(error, InvalidKeyError):
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from typing import cast
 
 import trio
-from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent
+from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, HTTPScope
 from quart import Request
 from quart_trio.asgi import TrioASGIHTTPConnection
 
@@ -27,15 +27,22 @@ class Connection(TrioASGIHTTPConnection):  # type: ignore[misc]
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         sent: trio.Event | None = None
         """Set once the last piece is out; None until it is begun."""
+        closing = headers_with_unread_body(self.scope)
+        """Sent along with an answer that does not wait for the body."""
 
         async def receive_after_last_piece() -> ASGIReceiveEvent:
+            nonlocal closing
             event = await receive()
+            if event["type"] == "http.request" and not event.get("more_body"):
+                closing = []
             if event["type"] == "http.disconnect" and sent is not None:
                 await sent.wait()
             return event
 
         async def send_to_the_end(message: ASGISendEvent) -> None:
             nonlocal sent
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *closing]}
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 sent = trio.Event()
                 try:
@@ -46,13 +53,27 @@ class Connection(TrioASGIHTTPConnection):  # type: ignore[misc]
                 await send(message)
 
         # HTTP/2 tells of a disconnect after the last piece, and waits for ever with it if the client is really gone.
-        early = self.scope["http_version"] < "2"
+        early = is_http_1(self.scope)
         await super().__call__(receive_after_last_piece if early else receive, send_to_the_end)
 
     async def handle_request(self, nursery: trio.Nursery, request: Request, send: ASGISendCallable) -> None:
         async with AsyncExitStack() as stack:
             self.scope[_KEY] = stack
             await super().handle_request(nursery, request, send)
+
+
+def is_http_1(scope: HTTPScope) -> bool:
+    version: str = scope["http_version"]
+    return version < "2"
+
+
+def headers_with_unread_body(scope: HTTPScope) -> list[tuple[bytes, bytes]]:
+    """What an answer has to say that is given before the request's body is read: in HTTP/1 the connection is closed
+    then, and a client that is not told would send its next request into it.
+    """
+    sent = {name.lower(): value for name, value in scope["headers"]}
+    has_body = b"transfer-encoding" in sent or sent.get(b"content-length", b"0") != b"0"
+    return [(b"connection", b"close")] if has_body and is_http_1(scope) else []
 
 
 def request_stack(request: Request) -> AsyncExitStack:

@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import re
-import secrets
-
 from quart import Response, g, request
 from quart_trio import QuartTrio
 
@@ -15,14 +12,13 @@ from app.auth import AuthenticationMiddleware, LoopbackMiddleware
 from app.connection import Connection
 from app.failures import register_failures
 from app.grammar import RequestGrammars
+from app.request_label import HEADER, request_label
 from app.routes.chat import chat_routes
 from app.routes.completions import completion_routes
 from app.routes.models import model_routes
 from app.routes.ops import ops_routes
 from app.routes.tokens import token_routes
 from app.services import Services
-
-_LABEL = re.compile(r"[A-Za-z0-9._:/=+-]{1,128}")
 
 
 def create_app(services: Services) -> QuartTrio:
@@ -55,11 +51,10 @@ def _label_requests(app: QuartTrio) -> None:
     """A client's X-Request-Id is a label for logs and comes back; nothing inside the server goes by it."""
 
     async def label() -> None:
-        sent = request.headers.get("X-Request-Id", "")
-        g.request_id = sent if _LABEL.fullmatch(sent) else secrets.token_hex(16)
+        g.request_id = request_label(request.headers.get(HEADER, ""))
 
     async def echo(response: Response) -> Response:
-        response.headers["X-Request-Id"] = g.get("request_id", "-")
+        response.headers[HEADER] = g.get("request_id", "-")
         return response
 
     app.before_request(label)

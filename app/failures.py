@@ -15,9 +15,11 @@ from werkzeug.exceptions import HTTPException
 from app.schemas.error import ErrorBody, ErrorDetail
 from protocol.errors import (
     BadRequestError,
+    MethodNotAllowedError,
     NotFoundError,
     PayloadTooLargeError,
     RequestFailedError,
+    RequestTimeoutError,
     TrillmError,
     UnsupportedMediaTypeError,
 )
@@ -27,20 +29,6 @@ log = logging.getLogger("trillm.http")
 _MESSAGE_LIMIT = 800
 """Characters of a message that are told: an error never echoes a big input."""
 _ENCODER = msgspec.json.Encoder()
-
-
-class MethodNotAllowedError(BadRequestError):
-    """The route exists, with other methods."""
-
-    status = 405
-    code = "method_not_allowed"
-
-
-class RequestTimeoutError(BadRequestError):
-    """The body did not arrive in time."""
-
-    status = 408
-    code = "request_timeout"
 
 
 def failure_of(error: BaseException, request_id: str) -> TrillmError:

@@ -90,3 +90,29 @@ class UnknownVariantError(CheckpointError):
 
 class StartError(TrillmError):
     """An actor did not start: with the reason it gave, or how it ended."""
+
+
+class InvalidKeyError(BadRequestError):
+    status = 401
+    code = "invalid_api_key"
+
+
+class NotLocalError(BadRequestError):
+    """There is no API key, and who asks comes from elsewhere or asks for another name."""
+
+    status = 403
+    code = "loopback_only"
+
+
+class MethodNotAllowedError(BadRequestError):
+    """The route exists, with other methods."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class RequestTimeoutError(BadRequestError):
+    """The body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import pytest
 import trio
@@ -15,6 +17,9 @@ from tests.helpers.asgi import Exchange, http_scope
 
 KEYS = ("sesame", "schlüssel")
 RIGHT = (b"authorization", b"Bearer sesame")
+
+
+OPEN = make_app(api_keys=KEYS)
 
 
 class Inside:
@@ -89,16 +94,50 @@ async def test_probes_need_no_key(path: str, root_path: str) -> None:
     edits=st.lists(st.sampled_from(["//", "%2f", "/./", "/../", "/", "?", "#", ";", "\\", "%00", " ", "/health/.."])),
     upper=st.booleans(),
     at=st.integers(0, 20),
-    root_path=st.sampled_from(["", "/llm"]),
+    root_path=st.sampled_from(["", "/llm", "/health"]),
+    prefixes=st.integers(0, 2),
 )
 def test_no_odd_spelling_of_a_path_gets_in_without_a_key(
-    base: str, edits: list[str], upper: bool, at: int, root_path: str
+    base: str, edits: list[str], upper: bool, at: int, root_path: str, prefixes: int
 ) -> None:
     path = base[:at] + "".join(edits) + base[at:]
-    path = "/" + (path.upper() if upper else path).lstrip("/")
-    exchange = trio.run(knock, root_path + path)
-    if root_path or path not in PUBLIC_PATHS:
-        assert exchange.status == 401
+    path = root_path * prefixes + "/" + (path.upper() if upper else path).lstrip("/")
+
+    async def knock_below_root_path() -> Exchange:
+        return await knock(path, root_path=root_path)
+
+    exchange = trio.run(knock_below_root_path)
+    assert exchange.status == (200 if path.removeprefix(root_path) in PUBLIC_PATHS else 401)
+
+
+@given(
+    root_path=st.sampled_from(["", "/llm", "/health"]),
+    prefixes=st.integers(0, 2),
+    path=st.sampled_from(["/health", "/v1/models", "", "/"]),
+)
+def test_what_needs_no_key_is_what_the_application_takes_for_public(root_path: str, prefixes: int, path: str) -> None:
+    """The door strips the prefix as the application does: what it lets through runs no model."""
+
+    async def statuses() -> tuple[int, int]:
+        found = []
+        for headers in ((), (RIGHT,)):
+            exchange = Exchange(http_scope("GET", root_path * prefixes + path or "/", headers, root_path))
+            await exchange.run(OPEN.app)
+            found.append(exchange.status)
+        return found[0], found[1]
+
+    without, with_key = trio.run(statuses)
+    assert without == 401 or without == with_key
+
+
+@pytest.mark.parametrize("middleware", [lambda app: AuthenticationMiddleware(app, KEYS), LoopbackMiddleware])
+async def test_a_refusal_carries_the_request_s_label(middleware: Any) -> None:
+    for sent, expected in ((b"my-label", r"my-label"), (b"no\nlabel", r"[0-9a-f]{32}"), (None, r"[0-9a-f]{32}")):
+        headers = [(b"host", b"evil.example")] + ([] if sent is None else [(b"X-Request-ID", sent)])
+        exchange = Exchange(http_scope("GET", "/v1/models", headers))
+        await exchange.run(middleware(Inside()))
+        assert exchange.status in (401, 403)
+        assert re.fullmatch(expected, dict(exchange.sent[0]["headers"])[b"x-request-id"].decode())
 
 
 async def test_a_websocket_without_a_key_is_closed() -> None:
