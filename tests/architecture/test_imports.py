@@ -41,10 +41,19 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             found.add(node.module)
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & MODULES.keys()  # as in `from protocol import links`
     return found
 
 
 MODULES = modules()
+
+
+def test_a_module_that_is_imported_as_a_name_counts(tmp_path):
+    source = tmp_path / "x.py"
+    source.write_text("from protocol import links\nfrom app import cli as c\n")
+
+    assert {"protocol.links", "app.cli"} <= imports_of(source)
 
 
 def is_pure(module: str) -> bool:
