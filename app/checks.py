@@ -14,7 +14,7 @@ def ranged(name: str, value: N | None, low: N, high: N | None, default: N) -> N:
     """The value, or the default for None. Raises BadRequestError outside [low, high]."""
     if value is None:
         return default
-    if value < low or (high is not None and value > high):
+    if not low <= value or (high is not None and not value <= high):  # NaN is in no range
         limits = f"at least {low}" if high is None else f"between {low} and {high}"
         raise BadRequestError(f"{name} must be {limits}, not {short(value)}", param=name)
     return value

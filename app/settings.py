@@ -7,6 +7,7 @@ where the thing is the same.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -104,17 +105,21 @@ class Settings:
                 f"--host {self.host} can be reached from other machines and there is no --api-key: "
                 "give one (or VLLM_API_KEY in the environment), or listen on 127.0.0.1"
             )
+        if self.root_path and not re.fullmatch(r"(/[^/?#\s]+)+", self.root_path):
+            raise BadRequestError(
+                f"--root-path must begin with a slash and not end with one, as /llm: {self.root_path!r}"
+            )
         if not 0 <= self.port <= 65535:
             raise BadRequestError(f"--port must be from 0 to 65535, not {self.port}")
         read_speculative_config(self.speculative_config)
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len", "num_gpu_blocks_override")
         values = attrs.asdict(self)
         for name in (*positive, "kv_cache_memory_bytes", "threads", "max_body_bytes"):
-            if values[name] is not None and values[name] < 1:
+            if values[name] is not None and not values[name] >= 1:
                 raise BadRequestError(f"--{name.replace('_', '-')} must be at least 1, not {values[name]}")
         seconds = ("shutdown_timeout", "send_timeout", "dummy_step_seconds")
         for name in (*seconds, "max_num_queued_reqs", "max_logprobs", "long_prefill_token_threshold"):
-            if values[name] < 0:
+            if not values[name] >= 0:  # NaN is not, either
                 raise BadRequestError(f"--{name.replace('_', '-')} must not be negative, and is {values[name]}")
 
     @property

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from app import cli
+from app.checks import ranged
 from app.settings import Settings
 from protocol.errors import BadRequestError
 from protocol.spec import LoadFormat
@@ -76,6 +78,12 @@ def test_a_file_gives_what_neither_flag_nor_environment_says(monkeypatch, tmp_pa
         ({"port": 65536}, "--port must be from 0 to 65535, not 65536"),
         ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1, not 0"),
         ({"shutdown_timeout": -1}, "--shutdown-timeout must not be negative"),
+        ({"shutdown_timeout": math.nan}, "--shutdown-timeout must not be negative, and is nan"),
+        ({"send_timeout": math.nan}, "--send-timeout must not be negative, and is nan"),
+        ({"dummy_step_seconds": math.nan}, "--dummy-step-seconds must not be negative, and is nan"),
+        ({"root_path": "llm"}, "--root-path must begin with a slash and not end with one, as /llm: 'llm'"),
+        ({"root_path": "/"}, "--root-path must begin with a slash"),
+        ({"root_path": "/llm/"}, "--root-path must begin with a slash"),
     ],
 )
 def test_what_cannot_be_served_is_refused_naming_flag_and_value(fields, text):
@@ -87,3 +95,13 @@ def test_what_cannot_be_served_is_refused_naming_flag_and_value(fields, text):
 
 def test_other_machines_may_come_in_with_a_key():
     assert Settings(host="0.0.0.0", api_key=("k",)).host == "0.0.0.0"
+
+
+def test_a_path_prefix_may_have_several_parts():
+    assert Settings(root_path="/a/b-c").root_path == "/a/b-c"
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, None)])
+def test_nan_is_in_no_range(low, high):
+    with pytest.raises(BadRequestError, match="not nan"):
+        ranged("top_p", math.nan, low, high, 1.0)
