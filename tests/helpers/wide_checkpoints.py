@@ -23,7 +23,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from gpu.gguf_weights import gguf_name
+from gpu.gguf_names import gguf_name
 from tests.helpers.kernels import random_raw
 from tests.helpers.tiny_checkpoints import write_tokenizer
 
@@ -104,7 +104,7 @@ def make_quantised_checkpoint(
         else:
             raw = random_raw(kind, *shape, seed)
         entry = {
-            "name": gguf_name(name, architecture),
+            "name": gguf_name(name, architecture)[0],
             "type": kind,
             "shape": shape,
             "offset": len(content),
