@@ -35,11 +35,12 @@ async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
     client = ActorEngineClient(max_live_requests=settings.max_live_requests)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as actors:
+            began = trio.current_time()
             actors.start_soon(client.run_actors, settings.house(checkpoint.directory))
             service = await trio.to_thread.run_sync(load_service, settings, checkpoint, description, client)
             from app.serving import run_until_stopped
 
-            await run_until_stopped(signals, service, config, sockets)
+            await run_until_stopped(signals, service, config, sockets, began)
             actors.cancel_scope.cancel()
     if client.failure is not None:
         return 1

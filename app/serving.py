@@ -79,7 +79,9 @@ class Service:
 # ---------------------------------------------------------------------- `trillm serve`
 
 
-async def run_until_stopped(signals: AsyncIterator[int], service: Service, config: Config, sockets: Sockets) -> None:
+async def run_until_stopped(
+    signals: AsyncIterator[int], service: Service, config: Config, sockets: Sockets, began: float
+) -> None:
     """Serve HTTP until a signal or a failure. The actors are the caller's, and outlive the connections."""
     sends = BoundedSends(service.settings.send_timeout)
     stop = trio.Event()
@@ -87,16 +89,17 @@ async def run_until_stopped(signals: AsyncIterator[int], service: Service, confi
         async with trio.open_nursery() as around:
             around.start_soon(stop_on_signal, signals, service, sends, stop)
             around.start_soon(stop_on_failure, service, stop)
-            around.start_soon(announce, service, address(sockets))
+            around.start_soon(announce, service, address(sockets), began)
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
             await worker_serve(app, config, sockets=sockets, shutdown_trigger=stop.wait)
             around.cancel_scope.cancel()
 
 
-async def announce(service: Service, url: str | None) -> None:
-    """One line when it can be used: where, which model, how to call it. Without a URL, hypercorn has said where."""
+async def announce(service: Service, url: str | None, began: float) -> None:
+    """One line when it can be used: where, which model, how to call it. Without a URL, hypercorn has said where.
+
+    `began` is when the actors were started, by trio's clock."""
     logger.info("starting %s%s", service.model_name, f", listening on {url}" if url else "")
-    began = trio.current_time()
     await service.client.attached_once.wait()
     logger.info("ready in %.1f s: %s%s", trio.current_time() - began, service.model_name, hint(service, url))
 
@@ -204,7 +207,7 @@ async def live_with_actors(service: Service, house: HouseSpec) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.client.run_actors, house)
         nursery.start_soon(leave_termination_to_master)
-        nursery.start_soon(announce, service, None)
+        nursery.start_soon(announce, service, None, trio.current_time())
         await service.client.failed.wait()  # the supervisor has said why
         if multiprocessing.parent_process() is None:
             os.kill(os.getpid(), signal.SIGINT)  # `-w 0`: the signal that hypercorn handles in an orderly way
