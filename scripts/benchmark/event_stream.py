@@ -76,7 +76,7 @@ class Chunk(msgspec.Struct):
 
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: dict[str, object] | str | None = None
 
 
 _DECODER = msgspec.json.Decoder(Chunk)
@@ -89,5 +89,5 @@ def read_chunk(event: bytes) -> Chunk:
     except msgspec.DecodeError as error:
         raise UnexpectedAnswerError(f"{error}: {event[:300]!r}") from error
     if chunk.error is not None:
-        raise UnexpectedAnswerError(bytes(chunk.error).decode(errors="replace"))
+        raise UnexpectedAnswerError(str(chunk.error))
     return chunk
