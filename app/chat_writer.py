@@ -27,7 +27,6 @@ from app.schemas.chat import (
     FunctionDelta,
     ToolCallDelta,
 )
-from app.schemas.usage import Usage
 from protocol.messages import FinishReason, PositionLogprobs, RequestOutput
 
 
@@ -73,7 +72,7 @@ class ChatWriter:
     def closing(self) -> list[bytes]:
         if not self._head.include_usage:
             return []
-        return [sse.event(self._chunk([], usage=self._answer.usage()))]
+        return [sse.event(self._head.of(ChatChunk, choices=[], usage=self._answer.usage()))]
 
     async def whole(self) -> ChatCompletion:
         """Receives until every choice has ended."""
@@ -89,14 +88,10 @@ class ChatWriter:
                     prompt = prompt_logprobs(output.prompt_logprobs)
                 if output.finish_reason is not None:
                     choice.finish_reason, choice.stop_reason = output.finish_reason, output.stop_reason
-        head = self._head
-        return ChatCompletion(
-            id=head.id,
-            created=head.created,
-            model=head.model,
+        return self._head.of(
+            ChatCompletion,
             choices=[self._choice(index, choice) for index, choice in enumerate(choices)],
             usage=self._answer.usage(),
-            system_fingerprint=head.fingerprint,
             prompt_logprobs=prompt,
             prompt_token_ids=self._form.prompt if self._form.return_token_ids else UNSET,
         )
@@ -146,7 +141,7 @@ class ChatWriter:
     def _plain_event(self, index: int, text: str) -> bytes:
         if index not in self._plain:
             choice = ChatChunkChoice(index, Delta(content=""))
-            chunk = self._chunk([choice], usage=self._head.usage(self._answer))
+            chunk = self._head.of(ChatChunk, choices=[choice], usage=self._head.usage(self._answer))
             self._plain[index] = sse.TextEvents(chunk, "content")
         return self._plain[index].event(text)
 
@@ -175,15 +170,4 @@ class ChatWriter:
         token_ids: list[int] | UnsetType = UNSET,
     ) -> bytes:
         choice = ChatChunkChoice(index, delta, logprobs, finish_reason, stop_reason, token_ids)
-        return sse.event(self._chunk([choice], usage=self._head.usage(self._answer)))
-
-    def _chunk(self, choices: list[ChatChunkChoice], usage: Usage | UnsetType | None) -> ChatChunk:
-        head = self._head
-        return ChatChunk(
-            id=head.id,
-            created=head.created,
-            model=head.model,
-            system_fingerprint=head.fingerprint,
-            choices=choices,
-            usage=usage,
-        )
+        return sse.event(self._head.of(ChatChunk, choices=[choice], usage=self._head.usage(self._answer)))

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from attrs import define, frozen
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from app import sse
 from app.answer import Answer
 from app.head import Head
 from app.logprobs import CompletionLogprobsWriter, joined, prompt_logprobs
 from app.schemas.completions import Completion, CompletionChoice, CompletionLogprobs
-from app.schemas.usage import Usage
 from protocol.messages import RequestOutput
 
 
@@ -78,7 +77,7 @@ class CompletionWriter:
     def closing(self) -> list[bytes]:
         if not self._head.include_usage:
             return []
-        return [sse.event(self._completion([], usage=self._answer.usage()))]
+        return [sse.event(self._head.of(Completion, choices=[], usage=self._answer.usage()))]
 
     async def whole(self) -> Completion:
         """Receives until every choice has ended."""
@@ -87,7 +86,7 @@ class CompletionWriter:
             for index, output in await self._answer.receive():
                 pieces[index].add(self._piece(index, output))
         choices = [self._choice(index, piece, whole=True) for index, piece in enumerate(pieces)]
-        return self._completion(choices, usage=self._answer.usage())
+        return self._head.of(Completion, choices=choices, usage=self._answer.usage())
 
     def _frames(self, index: int, output: RequestOutput) -> list[bytes]:
         if self._begun[index] and self._is_plain(output):
@@ -103,7 +102,8 @@ class CompletionWriter:
 
     def _plain_event(self, index: int, text: str) -> bytes:
         if index not in self._plain:
-            chunk = self._completion([self._choice(index, _Piece())], usage=self._head.usage(self._answer))
+            choice = self._choice(index, _Piece())
+            chunk = self._head.of(Completion, choices=[choice], usage=self._head.usage(self._answer))
             self._plain[index] = sse.TextEvents(chunk, "text")
         return self._plain[index].event(text)
 
@@ -133,7 +133,9 @@ class CompletionWriter:
             piece.logprobs = joined(before, writer.write(output.logprobs or []))
 
     def _event(self, index: int, piece: _Piece) -> bytes:
-        return sse.event(self._completion([self._choice(index, piece)], usage=self._head.usage(self._answer)))
+        return sse.event(
+            self._head.of(Completion, choices=[self._choice(index, piece)], usage=self._head.usage(self._answer))
+        )
 
     def _choice(self, index: int, piece: _Piece, whole: bool = False) -> CompletionChoice:
         return CompletionChoice(
@@ -147,17 +149,6 @@ class CompletionWriter:
             prompt_token_ids=self._form.prompts[index // self._form.n]
             if whole and self._form.return_token_ids
             else UNSET,
-        )
-
-    def _completion(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> Completion:
-        head = self._head
-        return Completion(
-            id=head.id,
-            created=head.created,
-            model=head.model,
-            system_fingerprint=head.fingerprint,
-            choices=choices,
-            usage=usage,
         )
 
 
