@@ -25,7 +25,7 @@ class _Progress:
     num_cached_tokens: int = 0
     last_at: float | None = None
     """trio's clock, at the latest token."""
-    finished: bool = False
+    finish_reason: str | None = None
 
 
 class Answer:
@@ -45,6 +45,11 @@ class Answer:
     @property
     def finished(self) -> bool:
         return self._generation.finished
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Of the choices that have ended, each reason once."""
+        return list(dict.fromkeys(choice.finish_reason for choice in self._choices if choice.finish_reason))
 
     async def receive(self) -> list[tuple[int, RequestOutput]]:
         """What is new, per choice. Raises EngineDeadError, RequestFailedError, UnavailableError (when draining)."""
@@ -68,8 +73,8 @@ class Answer:
     def close(self) -> None:
         """Counts what was abandoned."""
         for choice in self._choices:
-            if not choice.finished:
-                choice.finished = True
+            if choice.finish_reason is None:
+                choice.finish_reason = FinishReason.ABORT
                 self._metrics.ended(FinishReason.ABORT)
 
     def _observe(self, choice: _Progress, output: RequestOutput, now: float) -> None:
@@ -87,8 +92,8 @@ class Answer:
             choice.last_at = now
         choice.num_tokens += new
         metrics.generation_tokens += new
-        if output.finish_reason is not None and not choice.finished:
-            choice.finished = True
+        if output.finish_reason is not None and choice.finish_reason is None:
+            choice.finish_reason = output.finish_reason
             metrics.whole_request.observe(now - self._began)
             metrics.ended(output.finish_reason)
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import msgspec
-from quart import Blueprint, Response, g, request
+from quart import Blueprint, Response, request
 
-from app.answer import open_answer
 from app.body import read_body
 from app.calls import Calls, forced_calls
 from app.chat_writer import ChatForm, ChatWriter
-from app.connection import request_stack
 from app.conversation import Conversation, conversation_of
 from app.grammar import RequestGrammars
 from app.prompts import engine_prompts, response_head
+from app.respond import respond
 from app.sampling import Wanted, checked_logprobs
 from app.schemas.chat import ChatRequest
 from app.services import Services
-from app.stream import stream_response
 from protocol.errors import BadRequestError
 from protocol.sampling import Grammar
 
 _DECODER = msgspec.json.Decoder(ChatRequest)
-_ENCODER = msgspec.json.Encoder()
 
 
 def chat_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
@@ -40,13 +37,9 @@ def chat_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
         form = ChatForm(
             bool(body.logprobs), body.prompt_logprobs is not None, bool(body.return_token_ids), token_ids, calls
         )
-        opened = open_answer(services.engine, prompts, len(prompts), services.metrics)
-        if body.stream:
-            answer = await request_stack(request).enter_async_context(opened)
-            return stream_response(answer, ChatWriter(head, form, answer), g.request_id)
-        async with opened as answer:
-            whole = await ChatWriter(head, form, answer).whole()
-        return Response(_ENCODER.encode(whole), content_type="application/json")
+        return await respond(
+            services, prompts, len(prompts), bool(body.stream), lambda answer: ChatWriter(head, form, answer)
+        )
 
     return routes
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from quart import Blueprint, Response, g, request
+from quart import Blueprint, Response, request
 
-from app.answer import open_answer
 from app.body import read_body
 from app.checks import check_token_ids
 from app.completion_writer import CompletionForm, CompletionWriter, EchoedPrompt
-from app.connection import request_stack
 from app.grammar import RequestGrammars
 from app.prompts import engine_prompts, response_head
+from app.respond import respond
 from app.sampling import Wanted, check_prompt_length, checked_logprobs, num_choices
 from app.schemas.completions import CompletionRequest
 from app.services import Services
-from app.stream import stream_response
 from protocol.errors import BadRequestError
 
 _DECODER = msgspec.json.Decoder(CompletionRequest)
-_ENCODER = msgspec.json.Encoder()
 _DEFAULT_MAX_TOKENS = 16
 
 
@@ -49,13 +46,9 @@ def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprin
             token_ids,
             n,
         )
-        opened = open_answer(services.engine, prompts, n, services.metrics)
-        if body.stream:
-            answer = await request_stack(request).enter_async_context(opened)
-            return stream_response(answer, CompletionWriter(head, form, answer), g.request_id)
-        async with opened as answer:
-            whole = await CompletionWriter(head, form, answer).whole()
-        return Response(_ENCODER.encode(whole), content_type="application/json")
+        return await respond(
+            services, prompts, n, bool(body.stream), lambda answer: CompletionWriter(head, form, answer)
+        )
 
     return routes
 
