@@ -21,7 +21,16 @@ from tests.helpers.runner_conformance import Driver, params
 from tests.helpers.tiny_checkpoints import make_checkpoint
 
 CONFIG = {"num_attention_heads": 2, "hidden_size": 16}
-SCALES = {"Q4_K": slice(0, 4), "Q5_K": slice(0, 4), "Q6_K": slice(208, 210)}
+SCALES = {
+    "Q2_K": slice(80, 84),
+    "Q3_K": slice(108, 110),
+    "Q4_K": slice(0, 4),
+    "Q5_K": slice(0, 4),
+    "Q6_K": slice(208, 210),
+    "IQ4_NL": slice(0, 2),
+    "IQ4_XS": slice(0, 2),
+}
+"""Where the formats that the gguf package does not write have their float16."""
 
 
 def write(directory, tensors: dict[str, tuple[str, list[int], bytes]], architecture="qwen2", **index: object):
