@@ -1,8 +1,9 @@
 """The built kernels as Python sees them: a pool of threads that runs programs. Used by gpu/models/native_decoder.
 
-A program is a list of operation records that is written once and run once per step by a single call: all of a step's
-operations as single calls of a custom operator would cost 270 times 5 µs, a tenth of the step at one sequence, and each
-would give the interpreter lock back and have to wait for it again.
+A program is a list of operation records that is written once and run once per step by a single call. The 272 operations
+of the default model's step as calls of custom operators under torch.library would cost 2 µs each (measured: 1.5 for the
+dispatch, 0.6 for the call), a tenth of the step at one sequence; and each would give the interpreter lock back, and wait
+for it again while the event loop is busy.
 """
 
 from __future__ import annotations
