@@ -92,7 +92,7 @@ class _Socket:
         self._open_sockets = open_sockets
         open_sockets.add(self)
         self._fd = raw.fileno()
-        self._waiting: trio.CancelScope | None = None
+        self._waiting = False
         self.address = address
 
     def send_nowait(self, frame: bytes) -> None:
@@ -101,8 +101,8 @@ class _Socket:
         if len(frame) > MAX_FRAME_BYTES:
             raise FrameTooLargeError(f"a frame of {len(frame)} bytes; the limit is {MAX_FRAME_BYTES}")
         self._raw.send(frame, zmq.DONTWAIT)
-        if self._waiting is not None and self._readable():
-            self._waiting.cancel()  # our send swallowed the edge that the waiting task needs
+        if self._waiting and self._readable():
+            trio.lowlevel.notify_closing(self._fd)  # our send swallowed the edge that the waiting task needs
 
     def receive_nowait(self) -> bytes:
         if not self._readable():  # asking costs a tenth of the exception that a vain try raises
@@ -122,13 +122,15 @@ class _Socket:
                 await self._wait()
 
     async def _wait(self) -> None:
-        if self._waiting is not None:
+        if self._waiting:
             raise trio.BusyResourceError("another task is receiving from this link")
-        with trio.CancelScope() as self._waiting:
-            try:
-                await trio.lowlevel.wait_readable(self._fd)
-            finally:
-                self._waiting = None
+        self._waiting = True
+        try:
+            await trio.lowlevel.wait_readable(self._fd)
+        except trio.ClosedResourceError:
+            pass  # woken by `send_nowait`, or by `close`; a cancel scope for each wait would cost more
+        finally:
+            self._waiting = False
         if self._raw.closed:
             raise trio.ClosedResourceError
 
@@ -141,7 +143,7 @@ class _Socket:
 
     def close(self) -> None:
         if not self._raw.closed:
-            if self._waiting is not None:
+            if self._waiting:
                 trio.lowlevel.notify_closing(self._fd)
             self._raw.close(linger=0)
             self._open_sockets.discard(self)
