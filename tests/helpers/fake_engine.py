@@ -1,4 +1,5 @@
-"""An engine client without engines: it answers each prompt with the same known text, one token at a time.
+"""An engine client without engines: it answers each prompt with the same known text, one token at a time. It passes
+tests/helpers/engine_conformance.py, as the real one does.
 
 A test can hold it (`hold`, `let`), kill it, make it refuse or fail, and read what it was asked and what it aborted.
 """
@@ -79,7 +80,6 @@ class FakeEngine:
 
     @asynccontextmanager
     async def _generate(self, prompts: Sequence[Prompt]) -> AsyncIterator[FakeGeneration]:
-        await trio.lowlevel.checkpoint()
         if self.refusal is not None:
             raise self.refusal
         self.prompts += prompts
@@ -88,7 +88,7 @@ class FakeEngine:
         try:
             yield generation
         finally:
-            self.num_requests -= len(prompts)
+            self.num_requests -= generation.num_unfinished
             self.num_left += 1
             self.num_aborted += generation.num_unfinished
 
@@ -118,7 +118,10 @@ class FakeGeneration:
         if self._num_deltas == self._engine.dies_after:
             raise EngineDeadError("The engine died")
         self._num_deltas += 1
-        return [(index, sequence.step()) for index, sequence in enumerate(self._sequences) if not sequence.finished]
+        before = self.num_unfinished
+        outputs = [(index, sequence.step()) for index, sequence in enumerate(self._sequences) if not sequence.finished]
+        self._engine.num_requests -= before - self.num_unfinished
+        return outputs
 
 
 class _Sequence:
