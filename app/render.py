@@ -47,17 +47,14 @@ class ChatTemplate:
 
     def encode_sync(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
         hidden = hide_control_tokens(conversation.variables(), tokenizer)
-        text = self._render(conversation, hidden.variables)
+        text = self.render(conversation, hidden.variables)
         tokenizer.check_length(text, max_model_len)
         if not hidden.spellings:
             return tokenizer.encode(text, add_special_tokens=conversation.add_special_tokens)
         return tokenizer.encode_parts(text, hidden.spellings)
 
-    def render(self, conversation: Conversation) -> str:
-        """The prompt's text, with everything in it as the client wrote it."""
-        return self._render(conversation, conversation.variables())
-
-    def _render(self, conversation: Conversation, variables: dict[str, Any]) -> str:
+    def render(self, conversation: Conversation, variables: dict[str, Any]) -> str:
+        """The prompt's text, from the conversation's `variables` or from what stands for them."""
         if conversation.continue_final_message:
             _mark_end(variables["messages"][-1])
         try:

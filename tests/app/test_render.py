@@ -28,16 +28,21 @@ def user(content: Any) -> Message:
     return Message("user", content)
 
 
+def rendered(template: ChatTemplate, conversation: Conversation) -> str:
+    """The prompt's text, with everything in it as the client wrote it."""
+    return template.render(conversation, conversation.variables())
+
+
 def render(source: str, *messages: Message, **fields: Any) -> str:
-    return ChatTemplate(source).render(Conversation(messages or (user("Hi"),), **fields))
+    return rendered(ChatTemplate(source), Conversation(messages or (user("Hi"),), **fields))
 
 
 def test_chatml_is_rendered_with_the_generation_prompt() -> None:
     conversation = Conversation([Message("system", "Be brief."), user("Hi")])
     text = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    assert CHATML.render(conversation) == text
+    assert rendered(CHATML, conversation) == text
     assert CHATML.encode_sync(conversation, TOKENIZER, 256) == TOKENIZER.encode(text, add_special_tokens=False)
-    assert not CHATML.render(Conversation([user("Hi")], add_generation_prompt=False)).endswith("assistant\n")
+    assert not rendered(CHATML, Conversation([user("Hi")], add_generation_prompt=False)).endswith("assistant\n")
 
 
 SPELLINGS = st.sampled_from([IM_END, IM_START, "<|endoftext|>", "<|im_", "end|>", "a", " ", "\n", "😀", "\U000f0000"])
@@ -49,7 +54,7 @@ def test_no_text_of_a_client_becomes_a_control_token(text: str, template: ChatTe
     plain = template.encode_sync(Conversation([user("x"), Message("x", "b")]), TOKENIZER, 256)
     for control in TOKENIZER.special_tokens.values():
         assert ids.count(control) == plain.count(control)
-    assert TOKENIZER.decode(ids) == template.render(Conversation([user(text), Message(text, "b")]))
+    assert TOKENIZER.decode(ids) == rendered(template, Conversation([user(text), Message(text, "b")]))
 
 
 def test_markers_cost_as_many_tokens_as_their_letters() -> None:
@@ -72,7 +77,7 @@ def test_markers_in_tools_documents_and_arguments_stay_text_too() -> None:
     )
     ids = template.encode_sync(conversation, TOKENIZER, 256)
     assert not set(ids) & set(TOKENIZER.special_tokens.values())
-    assert TOKENIZER.decode(ids) == template.render(conversation)
+    assert TOKENIZER.decode(ids) == rendered(template, conversation)
 
 
 def test_parts_are_joined_and_other_media_refused() -> None:
@@ -84,7 +89,7 @@ def test_parts_are_joined_and_other_media_refused() -> None:
 
 def test_absent_content_is_an_empty_text() -> None:
     call = ToolCall(function=FunctionCall("weather", '{"city": "Oslo"}'))
-    text = CHATML.render(Conversation([Message("assistant", None, tool_calls=[call])], add_generation_prompt=False))
+    text = rendered(CHATML, Conversation([Message("assistant", None, tool_calls=[call])], add_generation_prompt=False))
     assert text == "<|im_start|>assistant\n<|im_end|>\n"
 
 
@@ -118,7 +123,7 @@ def test_the_template_sees_what_transformers_shows_it() -> None:
     assert len(render("{{ strftime_now('%Y') }}")) == 4
     assert render("{{ thinking }}", template_kwargs={"thinking": "yes"}) == "yes"
     assert render("  {% if true %}\nx\n  {% endif %}\ny") == "x\ny"
-    assert ChatTemplate("{{ bos_token }}", {"bos_token": "<s>"}).render(Conversation([user("")])) == "<s>"
+    assert rendered(ChatTemplate("{{ bos_token }}", {"bos_token": "<s>"}), Conversation([user("")])) == "<s>"
     assert render("{{ messages | length }}{{ tools is none }}", template_kwargs={"messages": [], "tools": 1}) == "1True"
 
 
@@ -163,7 +168,7 @@ def test_a_broken_template_is_the_operators_error() -> None:
 def test_continuing_the_final_message_ends_where_it_ends(content: str) -> None:
     def continued(template: ChatTemplate) -> str:
         messages = [user("Count."), Message("assistant", content)]
-        return template.render(Conversation(messages, add_generation_prompt=False, continue_final_message=True))
+        return rendered(template, Conversation(messages, add_generation_prompt=False, continue_final_message=True))
 
     assert continued(CHATML) == f"<|im_start|>user\nCount.<|im_end|>\n<|im_start|>assistant\n{content}"
     assert continued(TRIMMING).endswith(f"assistant\n{content.rstrip()}")
@@ -172,7 +177,7 @@ def test_continuing_the_final_message_ends_where_it_ends(content: str) -> None:
 def test_continuing_what_the_template_leaves_out_is_refused() -> None:
     conversation = Conversation([user("Hi")], add_generation_prompt=False, continue_final_message=True)
     with pytest.raises(BadRequestError, match="leaves the final message out"):
-        ChatTemplate("nothing").render(conversation)
+        rendered(ChatTemplate("nothing"), conversation)
 
 
 def test_continue_final_message_turns_the_generation_prompt_off() -> None:
@@ -201,7 +206,8 @@ MESSAGES = [
 def test_the_text_equals_what_transformers_renders(generation_prompt: bool) -> None:
     """transformers' own environment, rebuilt from its documented parts, without importing torch."""
     theirs = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(CHAT_TEMPLATE)
-    ours = CHATML.render(
-        Conversation([Message(m["role"], m["content"]) for m in MESSAGES], add_generation_prompt=generation_prompt)
+    ours = rendered(
+        CHATML,
+        Conversation([Message(m["role"], m["content"]) for m in MESSAGES], add_generation_prompt=generation_prompt),
     )
     assert ours == theirs.render(messages=MESSAGES, add_generation_prompt=generation_prompt)
