@@ -7,6 +7,7 @@ Rows with one token (decode) are gathered together, grouped by length so that pa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import attrs
 import torch
@@ -17,6 +18,21 @@ from protocol.step import Row
 
 CAPPED_QUERIES = 64
 """Queries whose scores are held at once where scores have a soft cap."""
+
+
+class PlannedAttention(Protocol):
+    """A step's attention, worked out once for all layers with the same window, by whichever backend computes it."""
+
+    @property
+    def slot_mapping(self) -> torch.Tensor:
+        """[tokens] int64: where the pool stores each token."""
+
+    def attend(
+        self, queries: torch.Tensor, layer: int, pool: KvPool, scale: float | None, softcap: float | None
+    ) -> torch.Tensor:
+        """[tokens, heads, head_dim] over the layer's cache, into [tokens, heads * head_dim].
+
+        Scores are multiplied with `scale` (None is head_dim ** -0.5), then bounded smoothly to ± `softcap`."""
 
 
 @attrs.frozen(eq=False)
@@ -47,12 +63,20 @@ class PrefillRow:
 
 @attrs.frozen(eq=False)
 class AttentionPlan:
-    """A step's attention, the same for every layer with the same window."""
+    """A step's attention in torch's own operators, on any device: the reference of every other backend."""
 
     slot_mapping: torch.Tensor
     """[tokens] int64: where the pool stores each token."""
     decode: list[DecodeGroup]
     prefill: list[PrefillRow]
+
+    def attend(
+        self, queries: torch.Tensor, layer: int, pool: KvPool, scale: float | None, softcap: float | None
+    ) -> torch.Tensor:
+        """As PlannedAttention says."""
+        outputs = [_attend_decode(queries, layer, group, pool, scale, softcap) for group in self.decode]
+        outputs += [_attend_prefill(queries, layer, row, pool, scale, softcap) for row in self.prefill]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 def plan_attention(
@@ -78,23 +102,6 @@ def plan_attention(
         rows.append(_prefill_row(row, first, block_size, window, dtype, device))
         first += len(row.token_ids)
     return AttentionPlan(slot_mapping, groups, rows)
-
-
-def attend(
-    queries: torch.Tensor,
-    layer: int,
-    plan: AttentionPlan,
-    pool: KvPool,
-    scale: float | None = None,
-    softcap: float | None = None,
-) -> torch.Tensor:
-    """[tokens, heads, head_dim] over the layer's cache, into [tokens, heads * head_dim].
-
-    Scores are multiplied with `scale` (None is head_dim ** -0.5), then bounded smoothly to ± `softcap`.
-    """
-    outputs = [_attend_decode(queries, layer, group, pool, scale, softcap) for group in plan.decode]
-    outputs += [_attend_prefill(queries, layer, row, pool, scale, softcap) for row in plan.prefill]
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 def _attend_decode(

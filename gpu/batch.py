@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import attrs
 import torch
 
-from gpu.attention import AttentionPlan, plan_attention
+from gpu.attention import PlannedAttention, plan_attention
 from protocol.step import Row
 
 
@@ -24,16 +24,27 @@ class StepBatch:
     """[tokens] int64."""
     first_token: list[int]
     """Per row of the plan, where its tokens begin in the flat step."""
-    attention: dict[int | None, AttentionPlan]
+    attention: dict[int | None, PlannedAttention]
     """By window."""
     begun_blocks: torch.Tensor
     """[count] int64: blocks that this step begins and does not fill. They are cleared before they are written, so
     that nobody computes with what an earlier owner left behind."""
 
 
-def make_batch(
-    rows: Sequence[Row], windows: Sequence[int | None], block_size: int, dtype: torch.dtype, device: torch.device
-) -> StepBatch:
+@attrs.frozen(eq=False)
+class FlatRows:
+    """The same as plain numbers, before a backend puts them where it computes."""
+
+    decode: list[Row]
+    prefill: list[Row]
+    first_token: list[int]
+    token_ids: list[int]
+    positions: list[int]
+    slots: list[int]
+    begun_blocks: list[int]
+
+
+def flatten_rows(rows: Sequence[Row], block_size: int) -> FlatRows:
     """`rows` is not empty, and each row has tokens and blocks for them."""
     decode = sorted((i for i, row in enumerate(rows) if len(row.token_ids) == 1), key=lambda i: -rows[i].start)
     prefill = [i for i, row in enumerate(rows) if len(row.token_ids) != 1]
@@ -53,15 +64,24 @@ def make_batch(
         slots += [row.block_table[p // block_size] * block_size + p % block_size for p in range(row.start, end)]
         if end % block_size and end // block_size * block_size >= row.start:
             begun.append(row.block_table[end // block_size])
-    slot_mapping = torch.tensor(slots, device=device)
-    decode_rows, prefill_rows = [rows[i] for i in decode], [rows[i] for i in prefill]
+    return FlatRows(
+        [rows[i] for i in decode], [rows[i] for i in prefill], first_token, token_ids, positions, slots, begun
+    )
+
+
+def make_batch(
+    rows: Sequence[Row], windows: Sequence[int | None], block_size: int, dtype: torch.dtype, device: torch.device
+) -> StepBatch:
+    """For the reference attention. `rows` is not empty, and each row has tokens and blocks for them."""
+    flat = flatten_rows(rows, block_size)
+    slot_mapping = torch.tensor(flat.slots, device=device)
     return StepBatch(
-        torch.tensor(token_ids, device=device),
-        torch.tensor(positions, device=device),
-        first_token,
+        torch.tensor(flat.token_ids, device=device),
+        torch.tensor(flat.positions, device=device),
+        flat.first_token,
         {
-            window: plan_attention(decode_rows, prefill_rows, slot_mapping, block_size, window, dtype)
+            window: plan_attention(flat.decode, flat.prefill, slot_mapping, block_size, window, dtype)
             for window in set(windows)
         },
-        torch.tensor(begun, dtype=torch.int64, device=device),
+        torch.tensor(flat.begun_blocks, dtype=torch.int64, device=device),
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gpu.batch import make_batch
+from gpu.attention_backend import AttentionBackend, GatherBackend
 from gpu.config import ModelConfig
 from gpu.kv_pool import KvPool
 from gpu.model import Computed
@@ -17,19 +17,27 @@ from protocol.step import Row
 class TorchModel:
     """Implements gpu.model.Model."""
 
-    def __init__(self, decoder: Decoder, config: ModelConfig, pool: KvPool, weights_bytes: int) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        config: ModelConfig,
+        pool: KvPool,
+        weights_bytes: int,
+        backend: AttentionBackend | None = None,
+    ) -> None:
         self.decoder = decoder
         self.pool: KvPool | None = pool
         self.dtype = str(decoder.embedding.dtype).removeprefix("torch.")
         self.device = decoder.embedding.device
         self.vocab_size = config.vocab_size
         self.weights_bytes = weights_bytes
-        self._windows = config.windows
-        self._dtype = decoder.embedding.dtype
+        self._backend = backend or GatherBackend(
+            config.windows, pool.size.block_size, decoder.embedding.dtype, self.device
+        )
 
     def compute(self, rows: Sequence[Row]) -> Computed:
         assert self.pool is not None, "compute after close"
-        batch = make_batch(rows, self._windows, self.pool.size.block_size, self._dtype, self.device)
+        batch = self._backend.batch(rows)
         return Computed(self.decoder.hidden_states(batch, self.pool), batch.first_token)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

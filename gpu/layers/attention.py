@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gpu.attention import AttentionPlan, attend
+from gpu.attention import PlannedAttention
 from gpu.kv_pool import KvPool
 from gpu.layers.linear import Linear
 from gpu.layers.norm import Norm
@@ -35,7 +35,7 @@ class Attention:
         self.softcap = softcap
 
     def __call__(
-        self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], plan: AttentionPlan, pool: KvPool
+        self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], plan: PlannedAttention, pool: KvPool
     ) -> torch.Tensor:
         """[tokens, hidden] to the same shape; the tokens' keys and values are written into the pool first."""
         rotated = self.heads + self.kv_heads
@@ -47,5 +47,5 @@ class Attention:
             queries_keys = torch.cat(parts, dim=1)
         queries_keys = rotate(queries_keys, *rotation)
         pool.write(self.layer, plan.slot_mapping, queries_keys[:, self.heads :], values)
-        attended = attend(queries_keys[:, : self.heads], self.layer, plan, pool, self.scale, self.softcap)
+        attended = plan.attend(queries_keys[:, : self.heads], self.layer, pool, self.scale, self.softcap)
         return self.output(attended)

@@ -10,7 +10,6 @@ import attrs
 import torch
 import torch.nn.functional as F
 
-from gpu.attention import attend
 from gpu.batch import StepBatch
 from gpu.kv_pool import KvPool
 from protocol.errors import CheckpointError
@@ -18,7 +17,7 @@ from protocol.errors import CheckpointError
 NAME = "trillm"
 ATTRIBUTE = "trillm_attention"
 REFUSED = ("s_aux", "sinks", "position_bias", "alibi", "bias", "score_mod", "block_mask")
-"""Arguments of a call that change the arithmetic and that `attend` does not have."""
+"""Arguments of a call that change the arithmetic and that our attention does not have."""
 
 
 @attrs.frozen
@@ -85,7 +84,7 @@ class PagedAttention:
         grouped = query.unflatten(1, (layer.kv_heads, -1)).flatten(2)  # [tokens, kv_heads, heads of one * head_dim]
         grouped = _padded(grouped, kv_heads, grouped.shape[2]).unflatten(2, (-1, layer.head_dim))
         queries = F.pad(grouped, (0, head_dim - layer.head_dim)).flatten(1, 2)
-        out = attend(queries, index, plan, self._pool, scale, softcap)
+        out = plan.attend(queries, index, self._pool, scale, softcap)
         return out.view(len(out), -1, head_dim)[:, : layer.heads, : layer.value_dim]
 
 
