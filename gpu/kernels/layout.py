@@ -1,7 +1,7 @@
 """Weight matrices as the kernels read them: rows interleaved, one vector's worth beside each other (src/matrix.h).
 
 From the bytes of GGUF's block formats (and plain numbers) to those of the laid-out ones. 4-bit weights keep their size;
-Q4_K's scales are multiplied out, Q5_K and Q6_K take a byte per weight. Used by laid_out.
+the K-quants' scales are multiplied out, and whatever has not 4 bits takes a byte per weight. Used by laid_out.
 """
 
 from __future__ import annotations
@@ -94,6 +94,43 @@ def _q8_0(blocks: np.ndarray) -> Blocks:
     return Blocks([_halves(blocks, 0)], blocks[..., 2:])
 
 
+def _q5_0(blocks: np.ndarray) -> Blocks:
+    return Blocks([_halves(blocks, 0)], (_five_bits(blocks, 2).view(np.int8) - np.int8(16)).view(np.uint8))
+
+
+def _q5_1(blocks: np.ndarray) -> Blocks:
+    scale, minimum = (_halves(blocks, at).astype(np.float32) for at in (0, 2))
+    return Blocks([scale, minimum], _five_bits(blocks, 4))
+
+
+def _five_bits(blocks: np.ndarray, first: int) -> np.ndarray:
+    """From byte `first`: 32 highest bits, then nibbles. [rows, blocks, 32] of 0 to 31."""
+    high = np.unpackbits(blocks[..., first : first + 4], axis=2, bitorder="little")
+    packed = blocks[..., first + 4 :]
+    return np.concatenate([packed & 15, packed >> 4], axis=2) | high << 4
+
+
+def _iq4_nl(blocks: np.ndarray) -> Blocks:
+    packed = blocks[..., 2:]
+    weights = IQ4_VALUES[np.concatenate([packed & 15, packed >> 4], axis=2)]
+    return Blocks([_halves(blocks, 0)], weights.view(np.uint8))
+
+
+def _q3_k(blocks: np.ndarray) -> Blocks:
+    shape = blocks.shape[:2]
+    packed = blocks[..., 32:96].reshape(*shape, 2, 1, 32)
+    low = (packed >> np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]) & 3  # [.., half, block of 32, 32]
+    high = (blocks[..., None, :32] >> np.arange(8, dtype=np.uint8)[:, None]) & 1  # bit i: the i-th block of 32
+    weights = (low.reshape(*shape, 8, 32) | high << 2).view(np.int8) - np.int8(4)
+    scales = blocks[..., 96:108]
+    low_scales = np.concatenate([scales[..., :8] & 15, scales[..., :8] >> 4], axis=2)
+    high_scales = np.concatenate([(scales[..., 8:] >> shift) & 3 for shift in (0, 2, 4, 6)], axis=2)
+    factors = (low_scales | high_scales << 4).view(np.int8) - np.int8(32)
+    multiplied = (_halves(blocks, 108).astype(np.float32)[..., None] * factors).reshape(len(blocks), -1, 2)
+    halves = [multiplied[..., 0], multiplied[..., 1]]
+    return Blocks(halves, weights.reshape(len(blocks), -1, 32).view(np.uint8))
+
+
 def _q4_k(blocks: np.ndarray) -> Blocks:
     scales, minimums = _k_scales(blocks)
     packed = blocks[..., 16:144].reshape(*blocks.shape[:2], 4, 32)
@@ -133,11 +170,17 @@ def _k_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (factor * scales).reshape(len(blocks), -1), (-minimum_factor * minimums).reshape(len(blocks), -1)
 
 
+IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.int8)
+"""What IQ4_NL's nibbles stand for."""
 PLAIN_DTYPES: dict[str, type[np.generic]] = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}
 QUANTISED: dict[str, tuple[int, Callable[[np.ndarray], Blocks]]] = {
     "Q4_0": (18, _q4_0),
     "Q4_1": (20, _q4_1),
+    "Q5_0": (22, _q5_0),
+    "Q5_1": (24, _q5_1),
     "Q8_0": (34, _q8_0),
+    "IQ4_NL": (18, _iq4_nl),
+    "Q3_K": (110, _q3_k),
     "Q4_K": (144, _q4_k),
     "Q5_K": (176, _q5_k),
     "Q6_K": (210, _q6_k),
@@ -146,7 +189,11 @@ QUANTISED: dict[str, tuple[int, Callable[[np.ndarray], Blocks]]] = {
 FORMATS = {
     "Q4_0": Format.NIBBLES,
     "Q4_1": Format.NIBBLES,
+    "Q5_0": Format.BYTES,
+    "Q5_1": Format.BYTES_MINIMUM,
     "Q8_0": Format.BYTES,
+    "IQ4_NL": Format.BYTES,
+    "Q3_K": Format.BYTES_HALVES,
     "Q4_K": Format.NIBBLES_FLOAT,
     "Q5_K": Format.BYTES_MINIMUM,
     "Q6_K": Format.BYTES_HALVES,

@@ -2,7 +2,7 @@
 
 A program is a list of operation records that is written once and run once per step by a single call. The 272 operations
 of the default model's step as calls of custom operators under torch.library would cost 2 µs each (measured: 1.5 for the
-dispatch, 0.6 for the call), a tenth of the step at one sequence; and each would give the interpreter lock back, and wait
+dispatch, 0.6 for the call), a tenth of the step at one sequence; and each would give the interpreter lock back and wait
 for it again while the event loop is busy.
 """
 

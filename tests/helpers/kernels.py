@@ -14,9 +14,20 @@ from gpu.kernels.structs import Embed, Kind, Linear, LinearInput, LinearOutput, 
 from gpu.models.native_decoder import Precision, Rows
 
 KINDS = sorted(FORMATS)
-BLOCK = {"Q4_K": 256, "Q5_K": 256, "Q6_K": 256, "F32": 1, "F16": 1, "BF16": 1}
+BLOCK = {"Q3_K": 256, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256, "F32": 1, "F16": 1, "BF16": 1}
 """Weights of one of GGUF's blocks where it is not 32."""
-SCALES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q8_0": (0,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+SCALES = {
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q8_0": (0,),
+    "IQ4_NL": (0,),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+}
 """Where a block's float16 numbers lie."""
 
 
