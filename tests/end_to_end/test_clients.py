@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
+import socket
 
 import openai
 import pytest
@@ -13,6 +16,7 @@ from tests.helpers.server import Server, open_server
 pytestmark = pytest.mark.process
 
 SLOW = ("--dummy-step-seconds", "0.01")
+LONG = {"prompt": "once", "max_tokens": 1500, "ignore_eos": True}
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me of boats."}], "max_tokens": 12}
 
 
@@ -119,3 +123,25 @@ async def test_who_has_sent_half_a_body_does_not_hold_the_shutdown_up(checkpoint
             assert await server.wait() == 0
             assert trio.current_time() - began < 10
             assert b" 503 " in await client.receive_some()
+
+
+async def test_a_second_signal_waits_for_nobody_who_does_not_read(checkpoint):
+    async with open_server(checkpoint) as server:
+        body = json.dumps(LONG | {"n": 4, "stream": True, "logprobs": 20}).encode()
+        deaf = trio.socket.socket()
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await deaf.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        async with trio.SocketStream(deaf) as client:
+            await client.send_all(
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+            )
+            assert (await client.receive_some(10)).startswith(b"HTTP/1.1 2")
+            while await server.num_requests() > 0:  # then all of it, some 10 MB, waits for this client
+                await trio.sleep(0.02)
+            server.signal(signal.SIGTERM)
+            await server.until_said(re.compile("draining"))
+            began = trio.current_time()
+            server.signal(signal.SIGTERM)
+            assert await server.wait() == 0
+            assert trio.current_time() - began < 15  # not the 30 s of --send-timeout
