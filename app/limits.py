@@ -21,6 +21,8 @@ class Limits:
     """n times the number of prompts."""
     max_token_ids: int = 4_000_000
     """Token ids of all choices together: each choice carries its prompt and the ids that its sampling goes by."""
+    max_prompt_logprobs: int = 1_000_000
+    """Of all choices together, alternatives included: they are told in one piece, which takes a second."""
     max_logprobs: int = 20
     max_stop: int = 16
     max_stop_length: int = 1024

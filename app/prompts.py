@@ -13,6 +13,7 @@ from app.head import Head
 from app.sampling import (
     ModelBounds,
     Wanted,
+    check_num_prompt_logprobs,
     check_num_token_ids,
     checked_cache_salt,
     checked_seed,
@@ -47,7 +48,9 @@ def engine_prompts(
     seed = checked_seed(fields.seed)
     salt = checked_cache_salt(fields.cache_salt, services.limits)
     shared = sampling_params(fields, wanted, bounds, services.model.generation_config, services.limits, grammar)
-    check_num_token_ids(shared, [len(ids) for ids in token_ids], n, services.limits)
+    lengths = [len(ids) for ids in token_ids]
+    check_num_token_ids(shared, lengths, n, services.limits)
+    check_num_prompt_logprobs(shared, sum(lengths), n, services.limits)
     prompts: list[Prompt] = []
     for ids in token_ids:
         base = services.seed() if seed is None else seed

@@ -132,6 +132,19 @@ def check_num_token_ids(params: SamplingParams, prompt_lengths: Sequence[int], n
         )
 
 
+def check_num_prompt_logprobs(params: SamplingParams, num_prompt_tokens: int, n: int, limits: Limits) -> None:
+    """Raises BadRequestError if the answer would have to tell more of its prompts than one may."""
+    if params.prompt_logprobs is None:
+        return
+    total = n * num_prompt_tokens * (params.prompt_logprobs + 1)
+    if total > limits.max_prompt_logprobs:
+        raise BadRequestError(
+            f"n {n} times {num_prompt_tokens} prompt tokens with {params.prompt_logprobs} alternatives each make {total} "
+            f"log-probabilities; at most {limits.max_prompt_logprobs} are told in one answer",
+            param="prompt_logprobs",
+        )
+
+
 def checked_seed(seed: int | None) -> int | None:
     if seed is not None and not -_INT64 <= seed < _INT64:
         raise BadRequestError(f"seed must fit in 64 bits (-2**63 to 2**63-1), not {short(seed)}", param="seed")

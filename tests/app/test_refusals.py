@@ -191,6 +191,15 @@ async def test_what_n_multiplies_is_bounded(prompt: Any, fields: dict[str, Any],
     assert (await under_test.complete([5] * 10, max_tokens=2, n=20)).status_code == 200
 
 
+@pytest.mark.parametrize("fields", [{"prompt_logprobs": 4}, {"echo": True, "logprobs": 4}])
+async def test_what_is_told_of_prompts_is_bounded(fields: dict[str, Any]) -> None:
+    under_test = make_app(limits=Limits(max_prompt_logprobs=999))
+    error = refusal(await under_test.complete([[5] * 50] * 2, max_tokens=2, n=2, **fields))
+    assert "make 1000 log-probabilities; at most 999" in error["message"]
+    assert under_test.engine.prompts == []
+    assert (await under_test.complete([5] * 50, max_tokens=2, n=2, **fields)).status_code == 200
+
+
 @pytest.mark.parametrize("prompt", [[5] * 300, [[5] * 300], [5] * 299 + [10**9], [5] * 299 + ["a"]])
 async def test_a_list_of_ids_over_the_context_is_refused_before_the_ids_are_looked_at(prompt: Any) -> None:
     error = refusal(await make_app().complete(prompt, max_tokens=2))
