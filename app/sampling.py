@@ -139,8 +139,8 @@ def check_num_prompt_logprobs(params: SamplingParams, num_prompt_tokens: int, n:
     total = n * num_prompt_tokens * (params.prompt_logprobs + 1)
     if total > limits.max_prompt_logprobs:
         raise BadRequestError(
-            f"n {n} times {num_prompt_tokens} prompt tokens with {params.prompt_logprobs} alternatives each make {total} "
-            f"log-probabilities; at most {limits.max_prompt_logprobs} are told in one answer",
+            f"n {n} times {num_prompt_tokens} prompt tokens with {params.prompt_logprobs} alternatives each make "
+            f"{total} log-probabilities; at most {limits.max_prompt_logprobs} are told in one answer",
             param="prompt_logprobs",
         )
 
