@@ -21,7 +21,8 @@ from gpu.models.decoder import Decoder
 from gpu.models.native_decoder import Precision
 from gpu.models.transformers_checkpoint import load_transformers
 from gpu.models.transformers_model import TransformersModel
-from gpu.native_model import KV_DTYPE, NativeModel, NativePlan, why_not
+from gpu.native_model import KV_DTYPE, NativeModel
+from gpu.native_plan import NativePlan, why_not
 from gpu.runner import Report
 from gpu.torch_model import TorchModel
 from gpu.weights import GGUF_INDEX, WeightLoader, WeightSource, open_weights

@@ -17,7 +17,8 @@ TASK_TOKENS = 16
 class NativeBatch:
     """One step: the record, and the arrays that it points to."""
 
-    def __init__(self, rows: Sequence[Row], block_size: int) -> None:
+    def __init__(self, rows: Sequence[Row], block_size: int, vocab_size: int, num_blocks: int) -> None:
+        """Nothing beyond the vocabulary or the pool gets through: the kernels look at no bounds."""
         token_ids: list[int] = []
         spans: list[int] = []  # first token, tokens, start, first block
         span_of: list[int] = []
@@ -36,9 +37,13 @@ class NativeBatch:
             blocks += row.block_table[: -(-end // block_size)]
             for first in range(0, count, TASK_TOKENS):
                 tasks += (index, first, min(TASK_TOKENS, count - first))
+        assert min(token_ids) >= 0, f"token {min(token_ids)}"
+        assert max(token_ids) < vocab_size, f"token {max(token_ids)} of {vocab_size}"
+        assert min(blocks) >= 0, f"block {min(blocks)}"
+        assert max(blocks) < num_blocks, f"block {max(blocks)} of {num_blocks}"
         self.tokens = len(token_ids)
-        self._arrays = [np.array(numbers, dtype=np.int32) for numbers in (token_ids, spans, span_of, blocks, tasks)]
-        addresses = [array.ctypes.data for array in self._arrays]
+        self.arrays = [np.array(numbers, dtype=np.int32) for numbers in (token_ids, spans, span_of, blocks, tasks)]
+        addresses = [array.ctypes.data for array in self.arrays]
         self.step = Step(self.tokens, len(rows), len(tasks) // 3, block_size, *addresses)
 
 

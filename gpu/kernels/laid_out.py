@@ -2,7 +2,7 @@
 
 The file is the matrices one after the other, then a JSON index. It is written beside and renamed, so that another
 process sees a whole one or none; where it cannot be written, the weights are laid out in memory at each start.
-Used by gpu/native_model.
+Used by gpu/load_model.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Layer:
         self, rows: list[Row], qkv: np.ndarray, threads: int = 1, library: KernelLibrary | None = None
     ) -> np.ndarray:
         """[tokens, width] to [tokens, heads * head_dim]."""
-        batch = NativeBatch(rows, self.block_size)
+        batch = NativeBatch(rows, self.block_size, 1, BLOCKS)
         qkv = qkv.copy()
         pairs = self.heads.head_dim // 2
         cos, sin = np.empty((2, batch.tokens, pairs), dtype=np.float32)
