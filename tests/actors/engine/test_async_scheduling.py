@@ -112,6 +112,20 @@ def test_a_sequence_that_is_preempted_while_it_samples_keeps_the_token(tiny: Pat
         assert bench.outputs[request.request_id] == alone(tiny, request).outputs[request.request_id]
 
 
+@pytest.mark.parametrize("sizes", [{"num_blocks": 4, "block_size": 3}, {"num_blocks": 10, "block_size": 1}])
+def test_nobody_is_admitted_again_before_the_token_that_it_was_sampling_has_come(tiny: Path, sizes: dict):
+    """Its published blocks may make room for it at once."""
+    bench = Bench(tiny, a_config(max_num_seqs=2, max_num_batched_tokens=5, **sizes), max_in_flight=2)
+    requests = [a_request(name, [3], max_tokens=12 - 3 * i, arrival=float(i)) for i, name in enumerate(("a", "b"))]
+    for request in requests:
+        bench.add(request)
+    bench.run(100)
+    assert bench.scheduler.stats().num_preemptions > 0
+    for request in requests:
+        tokens = bench.tokens(request.request_id)
+        assert tokens == alone(tiny, request).tokens(request.request_id)[: len(tokens)]
+
+
 def test_an_abort_with_two_steps_in_flight_frees_everything(tiny: Path):
     bench = Bench(tiny, a_config())
     bench.add(a_request("a"))

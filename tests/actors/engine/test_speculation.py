@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from actors.engine.block_hashes import BlockHashes
 from actors.engine.ngrams import NgramIndex
 from actors.engine.proposer import NgramProposer, make_proposer
+from actors.engine.scheduler import Scheduler
+from actors.engine.sequence import Sequence
+from protocol.ids import Slot
 from protocol.messages import EngineCoreOutput, FinishReason
 from protocol.sampling import Grammar
 from protocol.spec import SpeculativeSpec
+from protocol.step import Sampled, StepResult
 from tests.helpers.scheduling import EOS, Bench, Oracle, ScriptedGrammar, a_config, a_request, alone
 
 LOOKUP = SpeculativeSpec(num_speculative_tokens=4, prompt_lookup_max=3, prompt_lookup_min=1)
@@ -77,6 +82,23 @@ def test_tokens_after_one_that_ends_the_sequence_are_dropped(tiny: Path):
         assert bench.tokens("a") == tokens[: tokens.index(stop) + 1]
         assert bench.reason("a") is FinishReason.STOP
         assert bench.scheduler.stats().kv_blocks_used == 0
+
+
+def test_no_block_is_published_that_only_dropped_guesses_have_filled():
+    class Fixed:
+        def propose(self, sequence: Sequence, count: int) -> list[int]:
+            return [9, 8, 8, 8]
+
+    scheduler = Scheduler(a_config(), Fixed())
+    scheduler.add(a_request(prompt=[5, 6, 7], max_tokens=20, stop_token_ids=[9]))
+    first = scheduler.schedule()
+    assert first is not None
+    scheduler.commit(first, StepResult(first.step, [Sampled(Slot(0), 4)]))
+    second = scheduler.schedule()
+    assert second is not None
+    ((_, output),) = scheduler.commit(second, StepResult(second.step, [Sampled(Slot(0), 8, num_accepted=4)]))
+    assert (output.new_token_ids, output.finish_reason) == ([9], FinishReason.STOP)
+    assert [*scheduler._pool._by_hash] == BlockHashes(4, "").up_to([5, 6, 7, 4], 4)
 
 
 def test_blocks_filled_by_right_guesses_are_shared_with_the_next_turn(tiny: Path):
