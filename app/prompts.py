@@ -10,19 +10,17 @@ import msgspec
 from app.checks import ranged
 from app.engine import Prompt
 from app.head import Head
+from app.request_size import check_num_prompt_logprobs, check_num_token_ids
 from app.sampling import (
     ModelBounds,
     Wanted,
-    check_num_prompt_logprobs,
-    check_num_token_ids,
     checked_cache_salt,
-    checked_seed,
-    choice_seed,
     for_prompt,
     num_choices,
     sampling_params,
 )
 from app.schemas.sampling import SamplingFields
+from app.seeds import checked_seed, choice_seed
 from app.services import Services
 from protocol.errors import BadRequestError
 from protocol.sampling import Grammar

@@ -5,14 +5,13 @@ Pure: what it needs of the model comes as ModelBounds, what it needs of the gram
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 from attrs import frozen
 
 from app.checks import check_token_ids, ranged, short
 from app.limits import Limits
 from app.model_card import GenerationConfig
+from app.request_size import check_prompt_length
 from app.schemas.sampling import SamplingFields
 from app.tokenizer import Tokenizer
 from protocol.errors import BadRequestError, NotImplementedHereError
@@ -20,8 +19,6 @@ from protocol.sampling import Grammar, SamplingParams
 
 _GREEDY_BELOW = 1e-4
 """Dividing logits by less only overflows; the result is the best token either way."""
-_INT64 = 2**63
-_GOLDEN = 0x9E3779B97F4A7C15
 
 
 @frozen
@@ -109,48 +106,6 @@ def num_choices(fields: SamplingFields, limits: Limits) -> int:
     return n
 
 
-def check_prompt_length(prompt_length: int, max_model_len: int) -> None:
-    """Raises BadRequestError if nothing can follow the prompt."""
-    if prompt_length >= max_model_len:
-        raise BadRequestError(
-            f"This model's maximum context length is {max_model_len} tokens, but the prompt alone has {prompt_length}. "
-            "Please shorten the prompt.",
-            code="context_length_exceeded",
-        )
-
-
-def check_num_token_ids(params: SamplingParams, prompt_lengths: Sequence[int], n: int, limits: Limits) -> None:
-    """Raises BadRequestError if the engine would be sent more ids than one request may have."""
-    own = len(params.allowed_token_ids or ()) + len(params.logit_bias) + len(params.stop_token_ids)
-    own += sum(map(len, params.bad_words_token_ids))
-    total = n * (sum(prompt_lengths) + len(prompt_lengths) * own)
-    if total > limits.max_token_ids:
-        raise BadRequestError(
-            f"n {n} times {len(prompt_lengths)} prompts with {sum(prompt_lengths)} tokens, and {own} token ids for "
-            f"sampling each, make {total} token ids; at most {limits.max_token_ids} are taken in one request",
-            param="n" if n > 1 else "prompt",
-        )
-
-
-def check_num_prompt_logprobs(params: SamplingParams, num_prompt_tokens: int, n: int, limits: Limits) -> None:
-    """Raises BadRequestError if the answer would have to tell more of its prompts than one may."""
-    if params.prompt_logprobs is None:
-        return
-    total = n * num_prompt_tokens * (params.prompt_logprobs + 1)
-    if total > limits.max_prompt_logprobs:
-        raise BadRequestError(
-            f"n {n} times {num_prompt_tokens} prompt tokens with {params.prompt_logprobs} alternatives each make "
-            f"{total} log-probabilities; at most {limits.max_prompt_logprobs} are told in one answer",
-            param="prompt_logprobs",
-        )
-
-
-def checked_seed(seed: int | None) -> int | None:
-    if seed is not None and not -_INT64 <= seed < _INT64:
-        raise BadRequestError(f"seed must fit in 64 bits (-2**63 to 2**63-1), not {short(seed)}", param="seed")
-    return seed
-
-
 def checked_cache_salt(salt: str | None, limits: Limits) -> str:
     """Empty if there is none."""
     if salt is None:
@@ -160,16 +115,6 @@ def checked_cache_salt(salt: str | None, limits: Limits) -> str:
             f"cache_salt must have 1 to {limits.max_cache_salt_length} characters, not {len(salt)}", param="cache_salt"
         )
     return salt
-
-
-def choice_seed(seed: int, choice: int) -> int:
-    """Seed of one of n choices: the request's own for the first, well apart for the others, the same each time."""
-    if choice == 0:
-        return seed
-    mixed = (seed + choice * _GOLDEN) % 2**64
-    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB % 2**64
-    return (mixed ^ (mixed >> 31)) - _INT64
 
 
 def checked_logprobs(name: str, value: int | None, limits: Limits) -> int | None:

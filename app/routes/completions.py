@@ -12,8 +12,9 @@ from app.checks import check_token_ids
 from app.completion_writer import CompletionForm, CompletionWriter, EchoedPrompt
 from app.grammar import RequestGrammars
 from app.prompts import engine_prompts, response_head
+from app.request_size import check_prompt_length
 from app.respond import respond
-from app.sampling import Wanted, check_prompt_length, checked_logprobs, num_choices
+from app.sampling import Wanted, checked_logprobs, num_choices
 from app.schemas.completions import CompletionRequest
 from app.services import Services
 from protocol.errors import BadRequestError

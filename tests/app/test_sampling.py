@@ -9,7 +9,7 @@ import pytest
 
 from app.limits import Limits
 from app.model_card import GenerationConfig
-from app.sampling import choice_seed
+from app.seeds import choice_seed
 from protocol.sampling import SamplingParams
 from tests.helpers.app_under_test import make_app
 
