@@ -36,7 +36,7 @@ app = App(
     The peers are installed by hand, each in a virtual environment of its own:
 
     **llama.cpp**'s server (--llama-cpp BINARY) comes with its sources, which llama-cpp-python's source archive
-    contains: `pip download --no-deps --no-binary :all: llama-cpp-python`, unpack it, then in vendor/llama.cpp
+    contains: `pip download --no-deps --no-binary llama-cpp-python llama-cpp-python`, unpack it, in vendor/llama.cpp
     `cmake -B build -DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_SERVER=ON -DBUILD_SHARED_LIBS=OFF` and
     `cmake --build build --target llama-server`; the binary is build/bin/llama-server. It needs
     a model that comes from a GGUF file, as the default does.
@@ -74,15 +74,30 @@ def peers(
 
     Parameters
     ----------
-    model: As `trillm serve` takes it.
-    llama_cpp: llama.cpp's llama-server.
-    vllm: The python of an environment with vLLM.
-    without_trillm: Measure the peers only.
-    rounds: How often each server has its turn.
-    streams: Numbers of streams at once.
-    output_tokens: Of each stream.
-    arrivals: Long prompts that arrive beside running streams, one each second.
-    output: Where the results are written as JSON, after each turn.
+    model
+        As `trillm serve` takes it.
+    llama_cpp
+        llama.cpp's llama-server.
+    vllm
+        The python of an environment with vLLM.
+    without_trillm
+        Measure the peers only.
+    rounds
+        How often each server has its turn.
+    streams
+        Numbers of streams at once. Times between tokens and CPU per token are told of 16.
+    output_tokens
+        Of each stream.
+    arrivals
+        Long prompts that arrive beside running streams, one each second.
+    trillm_arguments
+        More flags for `trillm serve`, as one text.
+    llama_cpp_arguments
+        More flags for llama-server.
+    vllm_arguments
+        More flags for `vllm serve`; by default it compiles nothing, which starts sooner.
+    output
+        Where the results are written as JSON, after each turn.
     """
     checkpoint = the_checkpoint(model)
     under_test = [] if without_trillm else [servers.trillm(model, checkpoint.name, spaced(trillm_arguments))]
@@ -122,9 +137,12 @@ def front(
 
     Parameters
     ----------
-    streams: Numbers of streams at once.
-    step_ms: How long the dummy engine's step takes; 0 is flat out.
-    output: Where the results are written as JSON.
+    streams
+        Numbers of streams at once.
+    step_ms
+        How long the dummy engine's step takes; 0 is flat out.
+    output
+        Where the results are written as JSON.
     """
     checkpoint = the_checkpoint(None)
     found = []
