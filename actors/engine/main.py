@@ -13,7 +13,8 @@ import trio
 from actors.child import Control, Pulse
 from actors.engine.grammar import GrammarCompiler
 from actors.engine.proposer import make_proposer
-from actors.engine.scheduler import MAX_IN_FLIGHT, Scheduler, SchedulerConfig
+from actors.engine.scheduler import MAX_IN_FLIGHT, Scheduler
+from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.stepper import Stepper, open_stepper
 from gpu.runner import open_runner
 from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT

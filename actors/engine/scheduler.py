@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import final
 
 from actors.engine.block_hashes import BlockHashes
@@ -21,9 +20,10 @@ from actors.engine.finished import FinishedSequences
 from actors.engine.progress import take_result
 from actors.engine.proposer import Proposer
 from actors.engine.residents import Residents
+from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.sequence import Constraint, Sequence, SequenceStatus
 from actors.engine.shares import admit_waiting, extend_running, guess_ahead
-from actors.engine.waiting import POLICIES, WaitingQueue
+from actors.engine.waiting import WaitingQueue
 from protocol.ids import ClientIndex, RequestId
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, EngineStats, FinishReason
 from protocol.step import Row, Sampled, StepPlan, StepResult
@@ -33,31 +33,6 @@ MAX_IN_FLIGHT = 2
 
 Addressed = tuple[ClientIndex, EngineCoreOutput]
 """An output and the client that it is for."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """Sizes in tokens and blocks. Raises ValueError for sizes below 1 and for an unknown policy."""
-
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    policy: str = "fcfs"
-    """"fcfs" or "priority"."""
-    long_prefill_token_threshold: int = 0
-    """Most tokens of one prompt in a step; 0 is no limit but the step's own."""
-    enable_prefix_caching: bool = True
-    """Whether sequences with the same beginning share its blocks, while it is in memory."""
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            least = 0 if name == "long_prefill_token_threshold" else 1
-            if isinstance(value, int) and not isinstance(value, bool) and value < least:
-                raise ValueError(f"{name} must be at least {least}, not {value}")
-        if self.policy not in POLICIES:
-            raise ValueError(f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
 
 
 @final

@@ -14,7 +14,7 @@ PACKAGES = ("protocol", "gpu", "actors", "app")
 PURE = {
     "actors.engine": {
         *("block_hashes", "blocks", "chunk_budget", "draft", "finish", "ngrams", "proposer", "finished", "grammar"),
-        *("progress", "residents", "scheduler", "sequence", "shares", "waiting"),
+        *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "waiting"),
     },
     "actors.output": {
         *("decoding_rule", "detokenizer", "logprobs", "processor", "request_state"),

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from actors.engine.proposer import Proposer
-from actors.engine.scheduler import Addressed, Scheduler, SchedulerConfig
+from actors.engine.scheduler import Addressed, Scheduler
+from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.sequence import Constraint, Sequence
 from gpu.fake_runner import FakeRunner
 from protocol.ids import ClientIndex, EngineIndex, Epoch, RequestId

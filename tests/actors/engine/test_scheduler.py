@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.engine.scheduler import Scheduler, SchedulerConfig
+from actors.engine.scheduler import Scheduler
+from actors.engine.scheduler_config import SchedulerConfig
 from protocol.ids import ClientIndex
 from protocol.messages import FinishReason
 from protocol.sampling import Grammar
