@@ -1,4 +1,5 @@
-"""The engines behind one API server: registers each request, hands its outputs to whoever waits, ends it exactly once.
+"""The engines behind one API server: registers each request, hands its outputs to whoever waits, ends it exactly once,
+and goes on with it when an engine or the output handler dies.
 
 Implements app/engine.py's EngineClient over the actors' House. Everything but waiting is synchronous, so that there is
 no moment at which a cancellation could leave a request half registered.
@@ -6,13 +7,13 @@ no moment at which a cancellation could leave a request half registered.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from typing import assert_never, final
 
-import attrs
 import msgspec
 import trio
 
@@ -27,12 +28,13 @@ from actors.handles import (
     open_actors,
 )
 from app.engine import Prompt, Readiness
+from app.journal import MAX_DEATHS, Entry
+from app.mailbox import ActorGeneration
 from protocol.errors import BadRequestError, EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
 from protocol.messages import (
     AbortRequest,
     EngineAttached,
-    EngineCoreRequest,
     EngineState,
     EngineStats,
     GetState,
@@ -44,68 +46,11 @@ from protocol.messages import (
 from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts
 
+logger = logging.getLogger("trillm")
+
 UTILITY_SECONDS = 10.0
 LATE_SECONDS = 5.0
 """Without a heartbeat, from when on an actor is not trusted with new requests. (The supervisor ends it after 10 s.)"""
-
-
-def merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
-    """Two deltas of one request as one: what piles up while a reader is slow costs one delta's memory, not many."""
-    return RequestOutput(
-        request_id=earlier.request_id,
-        offset=earlier.offset,
-        token_ids=earlier.token_ids + later.token_ids,
-        text=earlier.text + later.text,
-        logprobs=earlier.logprobs if later.logprobs is None else (earlier.logprobs or []) + later.logprobs,
-        prompt_logprobs=earlier.prompt_logprobs or later.prompt_logprobs,
-        finish_reason=later.finish_reason,
-        stop_reason=later.stop_reason,
-        error=later.error,
-        num_cached_tokens=max(earlier.num_cached_tokens, later.num_cached_tokens),
-    )
-
-
-@final
-class ActorGeneration:
-    """The mailbox of one call of `generate`: at most one merged delta per prompt waits in it."""
-
-    def __init__(self, request_ids: list[RequestId]) -> None:
-        self.unfinished = dict(zip(request_ids, count(), strict=False))
-        self._num_tokens = [0] * len(request_ids)
-        self._pending: dict[int, RequestOutput] = {}
-        self._failure: TrillmError | None = None
-        self._news = trio.Event()
-
-    @property
-    def finished(self) -> bool:
-        return not self.unfinished and not self._pending
-
-    def put(self, output: RequestOutput) -> None:
-        index = self.unfinished[output.request_id]
-        if output.offset != self._num_tokens[index] and output.error is None:
-            self.fail(EngineDeadError("A part of this answer was lost on its way"))
-            return
-        self._num_tokens[index] += len(output.token_ids)
-        earlier = self._pending.get(index)
-        self._pending[index] = merge(earlier, output) if earlier else output
-        if output.finish_reason is not None:
-            del self.unfinished[output.request_id]
-        self._news.set()
-
-    def fail(self, error: TrillmError) -> None:
-        """What has arrived is still handed out first."""
-        self._failure = self._failure or error
-        self._news.set()
-
-    async def receive(self) -> list[tuple[int, RequestOutput]]:
-        while not self._pending:
-            if self._failure is not None:
-                raise self._failure
-            self._news = trio.Event()
-            await self._news.wait()
-        taken = sorted(self._pending.items())
-        self._pending = {}
-        return taken
 
 
 def describe(state: ActorState) -> str:
@@ -115,15 +60,6 @@ def describe(state: ActorState) -> str:
     progress = f" ({state.progress:.0%})" if state.phase == "load" and state.progress else ""
     last = f"; before that it was {state.last_end}" if state.last_end else ""
     return f"{state.name}: {state.phase}{progress}{last}"
-
-
-@attrs.frozen
-class Live:
-    """Where a request runs, and who waits for it."""
-
-    generation: ActorGeneration
-    engine_index: EngineIndex
-    epoch: Epoch
 
 
 @final
@@ -136,7 +72,7 @@ class ActorEngineClient:
         self._facts: EngineFacts | None = None
         self._attached: dict[EngineIndex, Epoch] = {}
         self._stats: dict[EngineIndex, EngineStats] = {}
-        self._live: dict[RequestId, Live] = {}
+        self._live: dict[RequestId, Entry] = {}
         self._calls: dict[int, tuple[EngineIndex, trio.MemorySendChannel[EngineState | TrillmError]]] = {}
         self._ids = count(1)
         self._draining: str | None = None
@@ -174,6 +110,10 @@ class ActorEngineClient:
     @property
     def num_requests(self) -> int:
         return len(self._live)
+
+    def live(self) -> list[Entry]:
+        """The journal: what is kept of each request that has not ended."""
+        return list(self._live.values())
 
     @property
     def readiness(self) -> Readiness:
@@ -232,7 +172,7 @@ class ActorEngineClient:
 
     def end_all(self, error: TrillmError) -> None:
         """Every live request ends with this error, now, here and in the actors."""
-        for generation in {id(live.generation): live.generation for live in self._live.values()}.values():
+        for generation in {id(entry.generation): entry.generation for entry in self._live.values()}.values():
             generation.fail(error)
             self._abort(generation)
 
@@ -273,47 +213,59 @@ class ActorEngineClient:
         arrival = time.monotonic()
         try:
             for request_id, prompt in zip(list(generation.unfinished), prompts, strict=True):
-                self._send(generation, request_id, prompt, arrival)
+                entry = self._live[request_id] = Entry(request_id, prompt, generation, arrival)
+                if not self._send(entry):
+                    raise UnavailableError("Not ready: the engine or the output handler has just gone down")
         except TrillmError:
             self._abort(generation)
             raise
         return generation
 
-    def _send(self, generation: ActorGeneration, request_id: RequestId, prompt: Prompt, arrival: float) -> None:
+    def _send(self, entry: Entry) -> bool:
+        """Whether it could be sent to an engine."""
         index = self._least_loaded()
         epoch = self._attached[index]
-        request = EngineCoreRequest(
-            epoch=epoch,
-            client_index=FIRST_CLIENT,
-            request_id=request_id,
-            prompt_token_ids=prompt.prompt_token_ids,
-            sampling_params=prompt.sampling_params,
-            arrival_time=arrival,
-            priority=prompt.priority,
-            cache_salt=prompt.cache_salt,
-        )
-        self._live[request_id] = Live(generation, index, epoch)
+        request = entry.request(epoch)
+        entry.engine = (index, epoch)
         # The output handler first: it should know the request before the engine's first token comes.
-        if not (self._actors.send_to_output(request) and self._actors.send_to_engine(index, request)):
-            raise UnavailableError(f"Not ready: engine {index} or the output handler has just gone down")
+        return self._actors.send_to_output(request) and self._actors.send_to_engine(index, request)
 
     def _least_loaded(self) -> EngineIndex:
         loads = dict.fromkeys(self._attached, 0)
-        for live in self._live.values():
-            if live.engine_index in loads:
-                loads[live.engine_index] += 1
+        for entry in self._live.values():
+            if entry.engine is not None and entry.engine[0] in loads:
+                loads[entry.engine[0]] += 1
         return min(loads, key=lambda index: loads[index])
 
     def _abort(self, generation: ActorGeneration) -> None:
         """Forget what is unfinished, here and in the actors. Idempotent."""
+        entries = [entry for i in generation.unfinished if (entry := self._live.pop(i, None))]
+        self._withdraw(entries)
+        if any(entry.is_on_trial for entry in entries):
+            self._go_on()
+
+    def _withdraw(self, entries: list[Entry]) -> None:
+        """Tell the actors to drop these, wherever they run."""
         by_engine: dict[tuple[EngineIndex, Epoch], list[RequestId]] = {}
-        for request_id in generation.unfinished:
-            if live := self._live.pop(request_id, None):
-                by_engine.setdefault((live.engine_index, live.epoch), []).append(request_id)
+        for entry in entries:
+            if entry.engine is not None:
+                by_engine.setdefault(entry.engine, []).append(entry.request_id)
+                entry.engine = None
         for (index, epoch), ids in by_engine.items():
             abort = AbortRequest(epoch, FIRST_CLIENT, ids)
             self._actors.send_to_engine(index, abort)
             self._actors.send_to_output(abort)
+
+    def _go_on(self) -> None:
+        """Hand what waits for an engine to one that is up; of those that may be the cause of deaths, one at a time."""
+        waiting = [entry for entry in self._live.values() if entry.engine is None]
+        is_on_trial = any(entry.is_on_trial for entry in self._live.values() if entry.engine is not None)
+        for entry in waiting if self._attached else ():
+            if entry.is_on_trial and is_on_trial:
+                continue
+            is_on_trial |= entry.is_on_trial
+            if not self._send(entry):
+                entry.engine = None  # it has gone down again: the next one that is up takes it
 
     # ------------------------------------------------------------------ events
 
@@ -330,37 +282,53 @@ class ActorEngineClient:
                     self._attached[index] = epoch
                     self._stats[index] = EngineStats(kv_blocks_total=facts.num_blocks)
                     self.attached_once.set()
+                    self._go_on()
             case UtilityAnswer(reply=reply):
                 failed = TrillmError(reply.error or "the engine sent an empty answer")
                 self._answer(reply.call_id, reply.result or failed)
             case EngineLost(engine_index=index, epoch=epoch, reason=reason):
                 if self._attached.get(index) == epoch:
                     del self._attached[index]
-                self._fail_where(index, epoch, f"The engine process that ran this request is gone: {reason}")
+                self._lose_engine((index, epoch), f"The engine process that ran this request is gone: {reason}")
             case OutputLost(reason=reason):
+                # The engine still runs them, and drops them when it sees that its subscriber is gone; whichever it
+                # hears first, it must not have them twice.
                 self._attached.clear()
-                self._fail_where(None, None, f"The output handler of this request is gone: {reason}")
+                self._withdraw(list(self._live.values()))
+                self._fail_calls(None, reason)
             case HouseFailed(reason=reason):
                 self._failure = reason
                 self._attached.clear()
-                self._fail_where(None, None, f"The service cannot go on: {reason}")
+                self.end_all(EngineDeadError(f"The service cannot go on: {reason}"))
+                self._fail_calls(None, reason)
                 self.failed.set()
             case _:
                 assert_never(event)
 
     def _deliver(self, output: RequestOutput) -> None:
-        live = self._live.get(output.request_id)
-        if live is None:
+        entry = self._live.get(output.request_id)
+        if entry is None:
             return  # aborted: what was still on its way does not matter
-        live.generation.put(output)
+        was_on_trial = entry.is_on_trial
+        entry.deliver(output)
         if output.finish_reason is not None:
             del self._live[output.request_id]
+        if was_on_trial:
+            self._go_on()
 
-    def _fail_where(self, index: EngineIndex | None, epoch: Epoch | None, reason: str) -> None:
-        for request_id, live in list(self._live.items()):
-            if index is None or (live.engine_index == index and live.epoch == epoch):
-                del self._live[request_id]
-                live.generation.fail(EngineDeadError(reason))
+    def _lose_engine(self, engine: tuple[EngineIndex, Epoch], reason: str) -> None:
+        """Its requests wait for the next one, but for those that two engines in a row have died under."""
+        for request_id, entry in list(self._live.items()):
+            if entry.engine == engine:
+                entry.engine = None
+                entry.deaths += 1
+                if entry.deaths >= MAX_DEATHS:
+                    del self._live[request_id]
+                    told = f"{reason}; it is number {entry.deaths} in a row to die under this request"
+                    entry.generation.fail(EngineDeadError(told))
+        self._fail_calls(engine[0], reason)
+
+    def _fail_calls(self, index: EngineIndex | None, reason: str) -> None:
         for call_id, (call_index, _) in list(self._calls.items()):
             if index is None or call_index == index:
                 self._answer(call_id, EngineDeadError(reason))

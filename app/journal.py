@@ -1,0 +1,60 @@
+"""What is kept of a live request: enough to go on with it after the engine or the output handler has died.
+
+Sampling noise is a function of (seed, position), and a row's arithmetic does not depend on what is computed beside it.
+So the same request, handed to a new engine with the tokens that have been told already, gets the same further tokens.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from app.engine import Prompt
+from app.mailbox import ActorGeneration
+from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
+from protocol.messages import EngineCoreRequest, RequestOutput
+
+TRIAL_DEATHS = 2
+"""Engines that died under a request one after the other, from when on it is tried with no other such beside it: so it
+is found out which of them it is."""
+MAX_DEATHS = 3
+"""From when on it is taken for the cause, and ends."""
+
+
+@attrs.define(eq=False)
+class Entry:
+    """One live request."""
+
+    request_id: RequestId
+    prompt: Prompt
+    generation: ActorGeneration
+    arrival_time: float
+    token_ids: list[int] = attrs.field(factory=list)
+    """The output tokens that have been put into the mailbox."""
+    engine: tuple[EngineIndex, Epoch] | None = None
+    """Where it runs; None while it waits for an engine to be up again."""
+    deaths: int = 0
+    """Engines that died under it since its last token."""
+
+    def request(self, epoch: Epoch) -> EngineCoreRequest:
+        """As it is sent to an engine, the first time or to go on."""
+        return EngineCoreRequest(
+            epoch=epoch,
+            client_index=FIRST_CLIENT,
+            request_id=self.request_id,
+            prompt_token_ids=self.prompt.prompt_token_ids,
+            sampling_params=self.prompt.sampling_params,
+            arrival_time=self.arrival_time,
+            priority=self.prompt.priority,
+            cache_salt=self.prompt.cache_salt,
+            continuation_token_ids=list(self.token_ids),
+        )
+
+    def deliver(self, output: RequestOutput) -> None:
+        self.generation.put(output)
+        if output.token_ids:
+            self.token_ids += output.token_ids
+            self.deaths = 0
+
+    @property
+    def is_on_trial(self) -> bool:
+        return self.deaths >= TRIAL_DEATHS

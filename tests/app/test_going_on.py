@@ -1,0 +1,135 @@
+"""Whatever dies, the answers go on: each text, token and log-probability is what an undisturbed run gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from app.engine import Prompt
+from protocol.errors import EngineDeadError
+from protocol.messages import EngineCoreRequest, FinishReason
+from protocol.sampling import GrammarKind, GrammarSource, SamplingParams
+from tests.helpers.clients import collect, open_client
+from tests.helpers.grammars import checker
+
+WORDS = checker().check(GrammarSource(GrammarKind.REGEX, "([a-z]{1,6} ){3,12}"))
+EVERYTHING = {
+    "greedy": {"temperature": 0},
+    "sampled": {"temperature": 1.0, "top_p": 0.9},
+    "logprobs": {"temperature": 1.0, "logprobs": 2, "prompt_logprobs": 1},
+    "penalties": {"temperature": 0.8, "frequency_penalty": 1.5, "repetition_penalty": 1.3, "presence_penalty": 0.5},
+    "min_tokens": {"temperature": 0, "min_tokens": 20, "eos_token_ids": [1, 2]},
+    "stop": {"temperature": 0, "stop": ["e ", "zzz"]},
+    "stop with all": {"temperature": 0, "stop": [" the"], "include_stop_str_in_output": True},
+    "grammar": {"temperature": 1.0, "grammar": WORDS},
+    "bias": {"temperature": 1.0, "logit_bias": {70: 3.0, 71: -100.0}},
+}
+
+
+def a_prompt(seed: int, max_tokens: int = 40, **fields: Any) -> Prompt:
+    return Prompt([5, 6, 7 + seed], SamplingParams(max_tokens=max_tokens, seed=seed, **fields))
+
+
+PROMPTS = [a_prompt(seed, **fields) for seed, fields in enumerate(EVERYTHING.values())]
+
+
+async def tick(count: int) -> None:
+    for _ in range(count):
+        await trio.lowlevel.checkpoint()
+
+
+async def kill_and_restart(house: Any, nursery: trio.Nursery, victim: str) -> None:
+    house.kill(victim)
+    await wait_all_tasks_blocked()
+    nursery.start_soon(house.run_engine if victim == "engine-0" else house.run_output)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    deaths=st.lists(st.tuples(st.integers(0, 120), st.sampled_from(["engine-0", "output-0"])), min_size=1, max_size=4)
+)
+async def test_every_kind_of_request_goes_on_after_deaths_at_any_moment(checkpoint, autojump_clock, deaths):
+    async with open_client(checkpoint) as (client, house, nursery):
+        expected = await collect(client, *PROMPTS)
+
+        async def kill() -> None:
+            for ticks, victim in deaths:
+                await tick(ticks)
+                before = sum(len(entry.token_ids) for entry in client.live())
+                await kill_and_restart(house, nursery, victim)
+                while client.live() and sum(len(entry.token_ids) for entry in client.live()) <= before:
+                    await trio.sleep(0.01)  # each incarnation gets on before it dies
+
+        async with trio.open_nursery() as killing:
+            killing.start_soon(kill)
+            assert await collect(client, *PROMPTS) == expected
+            killing.cancel_scope.cancel()
+
+        await trio.sleep(5)
+        assert client.num_requests == 0
+        state = await client.engine_state(0)
+        assert (state.request_ids, state.stats.kv_blocks_used) == ([], 0)
+
+
+async def test_nothing_that_was_told_is_computed_or_told_again(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, house, nursery), client.generate([a_prompt(1, 1000)]) as generation:
+        await generation.receive()
+        await kill_and_restart(house, nursery, "engine-0")
+        told = len(client.live()[0].token_ids)
+        await wait_all_tasks_blocked(0.001)
+
+        again = [m for m in house.engine_inputs if isinstance(m, EngineCoreRequest)][-1]
+        assert again.request_id == "r1"
+        assert len(again.continuation_token_ids) == told
+
+
+async def test_a_client_may_leave_while_its_request_waits_for_an_engine(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, house, nursery):
+        async with client.generate([a_prompt(1, 1000)]) as generation:
+            await generation.receive()
+            house.kill("engine-0")
+            await wait_all_tasks_blocked()
+        assert client.num_requests == 0
+
+        nursery.start_soon(house.run_engine)
+        await trio.sleep(1)
+        assert (await client.engine_state(0)).request_ids == []
+
+
+async def test_a_request_that_kills_every_engine_ends_and_the_others_go_on(checkpoint, autojump_clock):
+    """Whichever step the poison is in, the engine dies of it."""
+    async with open_client(checkpoint) as (client, house, nursery):
+        others = [a_prompt(seed, 60) for seed in range(4)]
+        expected = await collect(client, *others)
+        poison = Prompt([9, 9, 9], SamplingParams(max_tokens=5, seed=1))
+        results: dict[str, Any] = {}
+
+        async def die_of_poison() -> None:
+            seen = 0
+            while "poison" not in results:
+                new = house.engine_inputs[seen:]
+                seen = len(house.engine_inputs)
+                if any(isinstance(m, EngineCoreRequest) and m.prompt_token_ids == [9, 9, 9] for m in new):
+                    await kill_and_restart(house, nursery, "engine-0")
+                await trio.lowlevel.checkpoint()
+
+        async def send_poison() -> None:
+            with pytest.raises(EngineDeadError, match="number 3 in a row"):
+                await collect(client, poison)
+            results["poison"] = True
+
+        async def send_others() -> None:
+            results["others"] = await collect(client, *others)
+
+        async with trio.open_nursery() as asking:
+            asking.start_soon(send_others)
+            asking.start_soon(send_poison)
+            asking.start_soon(die_of_poison)
+
+        assert results["others"] == expected
+        assert all(end is FinishReason.LENGTH for *_, end in results["others"])
