@@ -66,6 +66,8 @@ class Settings:
     device: Annotated[Literal["auto", "cpu", "cuda"], Parameter(group=MODEL)] = "auto"
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16", "int8"], Parameter(group=MODEL)] = "auto"
     """"auto" is float32 on a CPU and the checkpoint's own type on a GPU."""
+    quantization: Annotated[Literal["fp8"] | None, Parameter(group=MODEL)] = None
+    """"fp8" rounds the weights to 8 bits when they are loaded, on GPUs that multiply them."""
     max_model_len: Annotated[int | None, Parameter(group=MODEL)] = None
     """Tokens of prompt and output together. Default: the model's own limit, or what the KV pool holds if less."""
     max_logprobs: Annotated[int, Parameter(group=MODEL)] = 20
@@ -92,6 +94,10 @@ class Settings:
     what follows by what followed before. No token changes; where guesses are right, answers come faster."""
     async_scheduling: Annotated[bool | None, Parameter(group=CACHE)] = None
     """Plan each step while the one before it runs. Default: unless a CPU computes."""
+    enforce_eager: Annotated[bool, Parameter(group=CACHE)] = False
+    """On a GPU, launch every step operator by operator, not as a recorded graph."""
+    batch_invariant: Annotated[bool, Parameter(group=CACHE)] = False
+    """Compute a sequence to the same bits whatever runs beside it, or refuse to start. The CPU kernels always do."""
     threads: Annotated[int | None, Parameter(group=CACHE)] = None
     """Compute threads on a CPU."""
     dummy_step_seconds: Annotated[float, Parameter(group=CACHE)] = 0.0
@@ -157,6 +163,9 @@ class Settings:
             async_scheduling=self.async_scheduling,
             speculative=read_speculative_config(self.speculative_config),
             long_prefill_token_threshold=self.long_prefill_token_threshold,
+            quantization=self.quantization,
+            enforce_eager=self.enforce_eager,
+            batch_invariant=self.batch_invariant,
             threads=self.threads,
             max_logprobs=self.max_logprobs,
             dummy_step_seconds=self.dummy_step_seconds,

@@ -16,6 +16,7 @@ from gpu.config import ModelConfig
 from gpu.kernels.laid_out import laid_out_path, open_laid_out
 from gpu.kernels.library import open_library
 from gpu.kv_pool import KvPool, KvPoolSize, free_bytes, kv_pool_size
+from gpu.linear_change import check_quantization, linear_change
 from gpu.model import Model
 from gpu.models.decoder import Decoder
 from gpu.models.native_decoder import Precision
@@ -41,6 +42,8 @@ def load_model(spec: EngineSpec, report: Report) -> tuple[Model, KvPoolSize]:
     the data type is not to be had here."""
     torch.set_num_threads(1)  # copying is bound by memory, and threads that wait for each other slow it down
     device = pick_device(spec.device)
+    if spec.quantization is not None:
+        check_quantization(spec.quantization, torch.bfloat16, device)
     try:
         config = ModelConfig.read(Path(spec.checkpoint)).for_length(spec.max_model_len)
     except UnknownVariantError as error:
@@ -54,10 +57,17 @@ def load_model(spec: EngineSpec, report: Report) -> tuple[Model, KvPoolSize]:
                 f"data type {INT8!r} is only for models that the CPU kernels compute, as logged above"
             )
     dtype = pick_dtype(spec.dtype, config.dtype, device)
+    change = linear_change(spec, dtype, device)
     loader = WeightLoader(source, dtype, device, report)
-    decoder = Decoder.load(config, loader)
+    decoder = Decoder.load(config, loader, change)
+    weights_bytes = loader.num_bytes - (0 if change is None else change.saved_bytes)
     size = kv_pool_size(spec, config, dtype, *free_bytes(device))
-    model = TorchModel(decoder, config, KvPool(size, config, dtype, device), loader.num_bytes)
+    if device.type == "cuda":
+        from gpu.cuda_model import cuda_model, cuda_parts  # imports what a CPU does not need
+
+        model = cuda_model(spec, config, decoder, size, weights_bytes, cuda_parts())
+    else:
+        model = TorchModel(decoder, config, KvPool(size, config, dtype, device), weights_bytes)
     torch.set_num_threads(compute_threads(spec.threads))
     return model, size
 
@@ -68,6 +78,9 @@ def _with_transformers(
     """What our decoder does not compute. Only for checkpoints in safetensors."""
     if (Path(spec.checkpoint) / GGUF_INDEX).exists():
         raise unknown
+    if spec.batch_invariant or spec.quantization is not None:
+        flag = "--batch-invariant" if spec.batch_invariant else "--quantization"
+        raise StartError(f"{flag} is not for models that are computed with transformers' code: {unknown.message}")
     logger.info("computing with transformers' code: %s", unknown.message)
     torch.set_num_threads(compute_threads(spec.threads))
     model = load_transformers(

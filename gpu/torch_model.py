@@ -8,6 +8,7 @@ import torch
 
 from gpu.attention_backend import AttentionBackend, GatherBackend
 from gpu.config import ModelConfig
+from gpu.graphs import DecodeGraphs
 from gpu.kv_pool import KvPool
 from gpu.model import Computed
 from gpu.models.decoder import Decoder
@@ -24,7 +25,9 @@ class TorchModel:
         pool: KvPool,
         weights_bytes: int,
         backend: AttentionBackend | None = None,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
+        """Without a backend attention is the reference; without graphs every step is launched operator by operator."""
         self.decoder = decoder
         self.pool: KvPool | None = pool
         self.dtype = str(decoder.embedding.dtype).removeprefix("torch.")
@@ -34,9 +37,12 @@ class TorchModel:
         self._backend = backend or GatherBackend(
             config.windows, pool.size.block_size, decoder.embedding.dtype, self.device
         )
+        self._graphs = graphs
 
     def compute(self, rows: Sequence[Row]) -> Computed:
         assert self.pool is not None, "compute after close"
+        if self._graphs is not None and (computed := self._graphs.compute(rows)) is not None:
+            return computed
         batch = self._backend.batch(rows)
         return Computed(self.decoder.hidden_states(batch, self.pool), batch.first_token)
 
@@ -45,3 +51,4 @@ class TorchModel:
 
     def close(self) -> None:
         self.pool = None
+        self._graphs = None

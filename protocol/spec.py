@@ -73,6 +73,12 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     async_scheduling: bool | None = None
     """Plan each step while the one before it runs. None: unless the runner computes on the CPU, whose cores have then
     nothing to gain from it."""
+    quantization: str | None = None
+    """"fp8": weights rounded to 8 bits when they are loaded, on GPUs that multiply them; None leaves them."""
+    enforce_eager: bool = False
+    """Record no CUDA graphs."""
+    batch_invariant: bool = False
+    """Compute a sequence's logits to the same bits in any batch, or refuse to start."""
 
 
 class OutputSpec(msgspec.Struct, frozen=True, tag="output"):

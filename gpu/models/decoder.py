@@ -19,6 +19,7 @@ from gpu.layers.linear import Linear, can_pack, make_linear
 from gpu.layers.mlp import GatedMLP
 from gpu.layers.norm import NoNorm, Norm, RMSNorm, WholeNorm, WideRMSNorm
 from gpu.layers.rope import RotaryEmbedding
+from gpu.linear_change import LinearChange
 from gpu.weights import WeightLoader, WeightSource
 
 
@@ -56,8 +57,9 @@ class Decoder:
         self.rotaries = {layer.rotary for layer in layers}
 
     @classmethod
-    def load(cls, config: ModelConfig, loader: WeightLoader) -> Decoder:
-        """Read all weights. Raises CheckpointError."""
+    def load(cls, config: ModelConfig, loader: WeightLoader, change: LinearChange | None = None) -> Decoder:
+        """Read all weights, and change each linear as soon as its layer is read. Raises
+        CheckpointError."""
         embedding, head = _embedding_and_head(config, loader)
         if head is embedding and can_pack(head):
             loader.num_bytes += head.nbytes  # the packed head is a second copy: looking up a token needs the plain one
@@ -68,9 +70,12 @@ class Decoder:
         return cls(
             config,
             embedding,
-            [_layer(config, loader, layer, rotaries[config.rope_of(layer)]) for layer in range(config.num_layers)],
+            [
+                change_linears(_layer(config, loader, layer, rotaries[config.rope_of(layer)]), change)
+                for layer in range(config.num_layers)
+            ],
             _norm(config, loader, "model.norm", config.hidden_size),
-            make_linear(head),
+            make_linear(head) if change is None else change.head(make_linear(head)),
         )
 
     def hidden_states(self, batch: StepBatch, pool: KvPool) -> torch.Tensor:
@@ -92,6 +97,22 @@ class Decoder:
         logits = self.head(self.norm(hidden)).float()
         cap = self.logit_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def change_linears(layer: DecoderLayer, change: LinearChange | None) -> DecoderLayer:
+    """The layer with what `change` makes of its linears."""
+    if change is None:
+        return layer
+    layer.attention.qkv, layer.attention.output = change(layer.attention.qkv), change(layer.attention.output)
+    mlps = [layer.mlp] if isinstance(layer.mlp, GatedMLP) else layer.mlp.experts
+    if isinstance(layer.mlp, Experts):
+        layer.mlp.router = change(layer.mlp.router)
+        if layer.mlp.shared is not None:
+            mlps = [*mlps, layer.mlp.shared.mlp]
+            layer.mlp.shared = SharedExpert(layer.mlp.shared.mlp, change(layer.mlp.shared.gate))
+    for mlp in mlps:
+        mlp.gate_up, mlp.down = change(mlp.gate_up), change(mlp.down)
+    return layer
 
 
 def tied_embedding(config: ModelConfig, source: WeightSource) -> tuple[str, str]:

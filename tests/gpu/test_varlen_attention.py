@@ -24,6 +24,11 @@ HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 SHAPE = AttentionShape(HEADS, KV_HEADS, HEAD_DIM, 4, (None, 3))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    torch.set_num_threads(1)  # the tensors are tiny, and threads would wait for each other
+
+
 def make_pool(num_blocks: int, block_size: int) -> KvPool:
     shape = ModelShape(
         vocab_size=1,
@@ -54,7 +59,7 @@ def plans(draw):
     return rows, block_size, sum(needed)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(plans(), st.sampled_from(list(KvAccess)), st.sampled_from([None, 1, 4, 7]), st.sampled_from([None, 0.3]))
 def test_every_batch_is_attended_as_by_the_reference(plan, access, window, scale):
     rows, block_size, num_blocks = plan

@@ -1,0 +1,104 @@
+"""The decoder on a GPU: which attention works there, and whether decode steps can be recorded as graphs.
+
+Both are tried when the model is loaded, and what fails is left out with a line in the log. Used by gpu/load_model and
+scripts/gpu_checks. Never run on a GPU so far; the tests put stand-ins for the two things that need one.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+import torch
+from torch.nn.attention import activate_flash_attention_impl
+from torch.nn.attention.varlen import varlen_attn
+
+from gpu.attention_backend import AttentionBackend, GatherBackend
+from gpu.config import ModelConfig
+from gpu.graph_plan import GraphPlan
+from gpu.graphs import Capture, CudaCapture, DecodeGraphs
+from gpu.kv_pool import KvPool, KvPoolSize
+from gpu.models.decoder import Decoder
+from gpu.torch_model import TorchModel
+from gpu.varlen_attention import KvAccess, VarlenBackend, VarlenFunction
+from gpu.varlen_probe import AttentionShape, why_not
+from protocol.errors import StartError
+from protocol.spec import EngineSpec
+
+GATHERED_TOKENS = 65536
+"""Most keys that a graph copies together per layer, where attention cannot read them out of the pool."""
+FLASH_ATTENTION = {9: "FA3", 10: "FA4"}
+"""By the major number of the compute capability: torch's names of what reads the pool by block tables there."""
+
+logger = logging.getLogger("trillm.load")
+
+
+@attrs.frozen
+class DeviceParts:
+    """What only a GPU has."""
+
+    varlen: VarlenFunction
+    capture: Capture
+
+
+def cuda_parts() -> DeviceParts:
+    """torch's own, with FlashAttention 3 or 4 where it is installed and made for the card."""
+    name = FLASH_ATTENTION.get(torch.cuda.get_device_capability()[0])
+    if name is not None:
+        try:
+            activate_flash_attention_impl(name)
+        except (ImportError, RuntimeError, ValueError) as error:
+            logger.info("attention without %s: %s", name, str(error).partition("\n")[0])
+    return DeviceParts(varlen_attn, CudaCapture())
+
+
+def cuda_model(
+    spec: EngineSpec, config: ModelConfig, decoder: Decoder, size: KvPoolSize, weights_bytes: int, parts: DeviceParts
+) -> TorchModel:
+    """A model with a pool of `size`. Raises StartError if the spec asks for what this device does not do."""
+    dtype, device = decoder.embedding.dtype, decoder.embedding.device
+    backend = _pick_backend(spec, config, decoder, parts.varlen)
+    if not isinstance(backend, VarlenBackend) or (reason := _why_no_graphs(spec, config)) is not None:
+        logger.info("attention: %s; no graphs", backend.name)
+        return TorchModel(decoder, config, KvPool(size, config, dtype, device), weights_bytes, backend)
+    # One block more than the scheduler knows of, for the rows that fill up a graph.
+    pool = KvPool(attrs.evolve(size, num_blocks=size.num_blocks + 1), config, dtype, device)
+    most = None if backend.access is KvAccess.PAGED else GATHERED_TOKENS // size.block_size
+    plan = GraphPlan(spec.max_num_seqs, size.max_model_len, size.block_size, size.num_blocks, most)
+    graphs: DecodeGraphs | None = DecodeGraphs(
+        plan, parts.capture, lambda batch: decoder.hidden_states(batch, pool), backend, size.block_size, device
+    )
+    assert graphs is not None
+    if (reason := graphs.why_not()) is not None:
+        logger.warning("decode steps are not recorded as graphs: %s", reason)
+        graphs = None
+    logger.info("attention: %s; %s", backend.name, "no graphs" if graphs is None else "graphs")
+    return TorchModel(decoder, config, pool, weights_bytes, backend, graphs)
+
+
+def _pick_backend(spec: EngineSpec, config: ModelConfig, decoder: Decoder, varlen: VarlenFunction) -> AttentionBackend:
+    dtype, device = decoder.embedding.dtype, decoder.embedding.device
+    shape = AttentionShape(config.num_heads, config.num_kv_heads, config.head_dim, spec.block_size, config.windows)
+    splits = 1 if spec.batch_invariant else None
+    reasons = []
+    if config.attention_softcap is not None:
+        reasons.append("the model bounds its scores")
+    else:
+        for access in (KvAccess.PAGED, KvAccess.GATHERED):
+            if (reason := why_not(varlen, access, shape, dtype, device, splits)) is None:
+                return VarlenBackend(varlen, access, config.windows, spec.block_size, device, splits)
+            logger.info("attention is not varlen, %s: %s", access, reason)
+            reasons.append(f"{access}: {reason}")
+    if spec.batch_invariant:
+        raise StartError(
+            f"--batch-invariant needs varlen attention, which does not compute here ({'; '.join(reasons)})"
+        )
+    return GatherBackend(config.windows, spec.block_size, dtype, device)
+
+
+def _why_no_graphs(spec: EngineSpec, config: ModelConfig) -> str | None:
+    if spec.enforce_eager:
+        return "--enforce-eager"
+    if config.experts is not None:
+        return "which experts are run is decided on the host"
+    return None
