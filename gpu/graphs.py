@@ -119,6 +119,10 @@ class DecodeGraphs:
         self._staging = Staging(device)
         self._graphs: dict[GraphKey, StepGraph] = {}
 
+    def holds(self, rows: Sequence[Row]) -> bool:
+        """Whether there is a graph for this step, recorded or to be."""
+        return self._plan.key_for(rows) is not None
+
     def compute(self, rows: Sequence[Row]) -> Computed | None:
         """None for a step that no graph holds. The result is valid until the next step."""
         key = self._plan.key_for(rows)

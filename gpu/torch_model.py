@@ -39,6 +39,10 @@ class TorchModel:
         )
         self._graphs = graphs
 
+    def is_recorded(self, rows: Sequence[Row]) -> bool:
+        """Whether this step runs as a graph."""
+        return self._graphs is not None and self._graphs.holds(rows)
+
     def compute(self, rows: Sequence[Row]) -> Computed:
         assert self.pool is not None, "compute after close"
         if self._graphs is not None and (computed := self._graphs.compute(rows)) is not None:
