@@ -21,7 +21,7 @@ from gpu.kv_pool import KvPool, KvPoolSize
 from gpu.models.decoder import Decoder
 from gpu.torch_model import TorchModel
 from gpu.varlen_attention import KvAccess, VarlenBackend, VarlenFunction
-from gpu.varlen_probe import AttentionShape, why_not
+from gpu.varlen_probe import PROBED_LENGTH, AttentionShape, why_not
 from protocol.errors import StartError
 from protocol.spec import EngineSpec
 
@@ -57,7 +57,7 @@ def cuda_model(
 ) -> TorchModel:
     """A model with a pool of `size`. Raises StartError if the spec asks for what this device does not do."""
     dtype, device = decoder.embedding.dtype, decoder.embedding.device
-    backend = _pick_backend(spec, config, decoder, parts.varlen)
+    backend = _pick_backend(spec, config, decoder, size.max_model_len, parts.varlen)
     if not isinstance(backend, VarlenBackend) or (reason := _why_no_graphs(spec, config)) is not None:
         logger.info("attention: %s; no graphs", backend.name)
         return TorchModel(decoder, config, KvPool(size, config, dtype, device), weights_bytes, backend)
@@ -76,17 +76,19 @@ def cuda_model(
     return TorchModel(decoder, config, pool, weights_bytes, backend, graphs)
 
 
-def _pick_backend(spec: EngineSpec, config: ModelConfig, decoder: Decoder, varlen: VarlenFunction) -> AttentionBackend:
+def _pick_backend(
+    spec: EngineSpec, config: ModelConfig, decoder: Decoder, max_model_len: int, varlen: VarlenFunction
+) -> AttentionBackend:
     dtype, device = decoder.embedding.dtype, decoder.embedding.device
     shape = AttentionShape(config.num_heads, config.num_kv_heads, config.head_dim, spec.block_size, config.windows)
-    splits = 1 if spec.batch_invariant else None
+    fixed = max(max_model_len, PROBED_LENGTH) if spec.batch_invariant else None
     reasons = []
     if config.attention_softcap is not None:
         reasons.append("the model bounds its scores")
     else:
         for access in (KvAccess.PAGED, KvAccess.GATHERED):
-            if (reason := why_not(varlen, access, shape, dtype, device, splits)) is None:
-                return VarlenBackend(varlen, access, config.windows, spec.block_size, device, splits)
+            if (reason := why_not(varlen, access, shape, dtype, device, fixed)) is None:
+                return VarlenBackend(varlen, access, config.windows, spec.block_size, device, fixed)
             logger.info("attention is not varlen, %s: %s", access, reason)
             reasons.append(f"{access}: {reason}")
     if spec.batch_invariant:

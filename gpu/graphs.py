@@ -79,11 +79,12 @@ class StepGraph:
         (tokens, positions, slots, begun, *flat), (lengths, *tables) = split(self._memory, longs, ints)
         starts = torch.arange(key.rows + 1, dtype=torch.int32, device=device)
         span = key.width * block_size
+        max_q, max_k = backend.bounds(1, span)
         rows = VarlenRows(
             cu_seq_q=starts,
             lengths=lengths,
-            max_q=1,
-            max_k=span,
+            max_q=max_q,
+            max_k=max_k,
             blocks=tables[0].view(key.rows, key.width) if paged else flat[0],
             cu_seq_k=None if paged else starts * span,
         )

@@ -53,9 +53,10 @@ def choose(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[Choice]:
     drawn = [i for i, row in enumerate(rows) if row.slot.params.temperature > 0.0]
     if drawn:
         token_ids[drawn] = _draw(logits[drawn], best[drawn], [rows[i] for i in drawn])
+    fetched = torch.stack((token_ids, broken, blocked)).tolist()  # in one: each would wait for a GPU
     return [
         Choice(-1, NOT_FINITE) if is_broken else Choice(-1, NOTHING_ALLOWED) if is_blocked else Choice(token_id)
-        for token_id, is_broken, is_blocked in zip(token_ids.tolist(), broken.tolist(), blocked.tolist(), strict=True)
+        for token_id, is_broken, is_blocked in zip(*fetched, strict=True)
     ]
 
 

@@ -116,15 +116,17 @@ class VarlenBackend:
         windows: Sequence[int | None],
         block_size: int,
         device: torch.device,
-        num_splits: int | None = None,
+        fixed_max_k: int | None = None,
     ) -> None:
-        """`num_splits` 1 adds up each row's keys in the same order in any company; None lets the kernel choose."""
+        """With `fixed_max_k`, which is the longest that a sequence may get, each row's keys are added up in the same
+        order in any company: nothing by which a kernel chooses how to go about it depends on the other rows. With
+        None the kernel may choose."""
         self.access = access
         self.name = f"varlen, {access}"
         self._function = function
         self._windows = frozenset(windows)
         self._block_size = block_size
-        self._num_splits = num_splits
+        self._fixed_max_k = fixed_max_k
         self._staging = Staging(device)
 
     def batch(self, rows: Sequence[Row]) -> StepBatch:
@@ -144,11 +146,16 @@ class VarlenBackend:
             longs.append([block for table in tables for block in table])
             ints.append([0, *accumulate(len(table) * self._block_size for table in tables)])
             (tokens, positions, slots, begun, blocks), (cu_seq_q, seqused, cu_seq_k) = self._staging.place(longs, ints)
-        varlen = VarlenRows(cu_seq_q, seqused, max(counts), max(lengths), blocks, cu_seq_k)
+        varlen = VarlenRows(cu_seq_q, seqused, *self.bounds(max(counts), max(lengths)), blocks, cu_seq_k)
         return StepBatch(tokens, positions, flat.first_token, self.plans(slots, varlen), begun)
+
+    def bounds(self, max_q: int, max_k: int) -> tuple[int, int]:
+        """What the kernel is told to be the most queries and keys of a row, which need not be exact."""
+        if self._fixed_max_k is None:
+            return max_q, max_k
+        return max(2, max_q), self._fixed_max_k  # a single query would get another kernel
 
     def plans(self, slot_mapping: torch.Tensor, rows: VarlenRows) -> dict[int | None, PlannedAttention]:
         """By window."""
-        return {
-            window: VarlenPlan(slot_mapping, rows, window, self._function, self._num_splits) for window in self._windows
-        }
+        splits = None if self._fixed_max_k is None else 1
+        return {window: VarlenPlan(slot_mapping, rows, window, self._function, splits) for window in self._windows}

@@ -18,6 +18,7 @@ from protocol.step import Row
 
 SPANS = ((37, 1), (0, 9), (21, 20), (4, 1), (0, 1))
 """The trial's rows: how many tokens are in the cache, how many follow."""
+PROBED_LENGTH = max(start + count for start, count in SPANS)
 TOLERANCE = 0.03
 """Of values around 1, in 16 bits."""
 
@@ -39,14 +40,14 @@ def why_not(
     shape: AttentionShape,
     dtype: torch.dtype,
     device: torch.device,
-    num_splits: int | None = None,
+    fixed_max_k: int | None = None,
 ) -> str | None:
     """None if it gives what the reference gives, else the reason in a line."""
     rows, num_blocks = _rows(shape.block_size)
     pool = _pool(shape, num_blocks, dtype, device)
     windows = sorted(set(shape.windows), key=lambda window: window or 0)
     reference = GatherBackend(windows, shape.block_size, dtype, device).batch(rows)
-    batch = VarlenBackend(function, access, windows, shape.block_size, device, num_splits).batch(rows)
+    batch = VarlenBackend(function, access, windows, shape.block_size, device, fixed_max_k).batch(rows)
     generator = torch.Generator().manual_seed(1)
     together = shape.heads + shape.kv_heads
     heads = torch.randn(len(batch.token_ids), together, shape.head_dim, generator=generator).to(device, dtype)

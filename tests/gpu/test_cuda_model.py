@@ -79,17 +79,22 @@ def test_models_get_what_serves_them(tmp_path, caplog, kind, line):
     assert f"attention: {line}" in caplog.text
 
 
-def test_batch_invariance_fixes_the_splits_or_is_refused(checkpoint):
+def test_batch_invariance_fixes_how_attention_is_called_or_is_refused(checkpoint):
     seen = set()
 
     def noting(*args: object, num_splits: int | None, **kwargs: object) -> torch.Tensor:
-        seen.add(num_splits)
+        max_q, max_k = args[-2:]
+        seen.add((max_q > 1, max_k, num_splits))
         return varlen_attention(*args, num_splits=num_splits, **kwargs)
 
     def refusing(*args: object, **kwargs: object) -> torch.Tensor:
         raise RuntimeError("no such kernel")
 
-    device_model(checkpoint, noting, batch_invariant=True)
-    assert seen == {1}
+    with torch.inference_mode():
+        model = device_model(checkpoint, noting, batch_invariant=True)
+        for starts in ((0,), (1, 0), (2, 1, 0)):
+            model.compute([Row(Slot(i), start, [i], [i], True) for i, start in enumerate(starts)])
+        model.compute([Row(Slot(0), 3, [1, 2, 3], [0, 9], True), Row(Slot(1), 2, [5], [1], True)])
+    assert seen == {(True, 64, 1)}
     with pytest.raises(StartError, match=r"--batch-invariant needs varlen attention.*no such kernel"):
         device_model(checkpoint, refusing, batch_invariant=True)
