@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import final
 
-MOST_TIMES = 2.5
+MOST_TIMES = 1.8
 """A step with decoding sequences may take so many times what they take alone."""
 MIN_CHUNK = 16
 """Prompt tokens in a step whatever they cost, so that prompts go on."""
