@@ -11,6 +11,8 @@
 #include "lanes_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "lanes_avx2.h"
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+#include "lanes_neon.h"
 #else
 #include "lanes_plain.h"
 #endif
