@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import attrs
 import trio
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict, Env
@@ -20,6 +21,7 @@ from cyclopts.config import Dict, Env
 from app import accept_complaints
 from app.settings import Settings
 from protocol.errors import BadRequestError, TrillmError
+from protocol.spec import DraftModelSpec
 
 if TYPE_CHECKING:
     from app.checkpoints.resolve import Checkpoint
@@ -103,12 +105,17 @@ def settings_from_environment() -> tuple[str | None, Settings]:
 
 
 def fetch(model: str | None, settings: Settings) -> Checkpoint:
-    """The model's checkpoint directory, with a progress bar on a terminal while something is fetched or converted."""
+    """The model's checkpoint directory, and its draft model's if there is one, with a progress bar on a terminal while
+    something is fetched or converted."""
     from app.checkpoints.resolve import resolve
     from app.progress import open_progress
 
     with open_progress() as report:
-        return resolve(model, cache_dir=settings.cache_directory, report=report, revision=settings.revision)
+        checkpoint = resolve(model, cache_dir=settings.cache_directory, report=report, revision=settings.revision)
+        if not isinstance(speculative := settings.speculative, DraftModelSpec):
+            return checkpoint
+        draft = resolve(speculative.checkpoint, cache_dir=settings.cache_directory, report=report)
+        return attrs.evolve(checkpoint, draft=draft.directory)
 
 
 def set_up_logging(level: str) -> None:

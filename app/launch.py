@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
@@ -16,6 +17,7 @@ from app.checkpoints.weights import check_weights
 from app.engine_client import ActorEngineClient
 from app.listening import hypercorn_config, listen
 from app.settings import Settings
+from protocol.errors import CheckpointError
 
 if TYPE_CHECKING:
     from app.serving import Service
@@ -36,7 +38,7 @@ async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as actors:
             began = trio.current_time()
-            actors.start_soon(client.run_actors, settings.house(checkpoint.directory))
+            actors.start_soon(client.run_actors, settings.house(checkpoint.directory, checkpoint.draft))
             service = await trio.to_thread.run_sync(load_service, settings, checkpoint, description, client)
             from app.serving import run_until_stopped
 
@@ -53,7 +55,21 @@ def checked(settings: Settings, checkpoint: Checkpoint) -> Description:
     description = describe(checkpoint.directory)
     if settings.load_format != "dummy":
         check_weights(checkpoint.directory)
+    if checkpoint.draft is not None:
+        check_draft(settings, description, checkpoint.draft)
     return description
+
+
+def check_draft(settings: Settings, served: Description, directory: Path) -> None:
+    """Raises CheckpointError for a draft model that cannot be loaded, or speaks in other tokens."""
+    draft = describe(directory)
+    if draft.tokenizer_size != served.tokenizer_size:
+        raise CheckpointError(
+            f"--speculative-config: the draft model {directory.name} has a tokeniser of {draft.tokenizer_size} tokens, "
+            f"and {served.directory.name} one of {served.tokenizer_size}: they must be the same"
+        )
+    if settings.load_format != "dummy":
+        check_weights(directory)
 
 
 def load_service(

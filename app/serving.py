@@ -160,7 +160,7 @@ def create_app_from_environment() -> QuartTrio:
         checkpoint = fetch(model, settings)
         client = ActorEngineClient(max_live_requests=settings.max_live_requests)
         service = Service(settings, checkpoint, checked(settings, checkpoint), client)
-        return attach_to_lifespan(service, settings.house(checkpoint.directory))
+        return attach_to_lifespan(service, settings.house(checkpoint.directory, checkpoint.draft))
     except TrillmError as error:
         sys.exit(refuse(error.message))
 

@@ -19,7 +19,7 @@ from app.limits import Limits
 from app.speculative_config import read_speculative_config
 from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
-from protocol.spec import EngineSpec, LoadFormat
+from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat, SpeculativeSpec
 
 SERVER = Group("Server", sort_key=1)
 MODEL = Group("Model", sort_key=2)
@@ -91,7 +91,8 @@ class Settings:
     """Most tokens of one prompt in a step; 0 is no limit but --max-num-batched-tokens."""
     speculative_config: Annotated[str | None, Parameter(group=CACHE)] = None
     """JSON: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2} guesses
-    what follows by what followed before. No token changes; where guesses are right, answers come faster."""
+    what follows by what followed before, {"method": "draft_model", "model": MODEL, "num_speculative_tokens": 4} by a
+    smaller model with the same tokeniser. No token changes; where guesses are right, answers come faster."""
     async_scheduling: Annotated[bool | None, Parameter(group=CACHE)] = None
     """Plan each step while the one before it runs. Default: unless a CPU computes."""
     enforce_eager: Annotated[bool, Parameter(group=CACHE)] = False
@@ -141,8 +142,16 @@ class Settings:
     def limits(self) -> Limits:
         return Limits(max_body_bytes=self.max_body_bytes, max_logprobs=self.max_logprobs)
 
-    def house(self, checkpoint: Path) -> HouseSpec:
-        """The actors that serve this checkpoint directory."""
+    @property
+    def speculative(self) -> SpeculativeSpec | DraftModelSpec | None:
+        """A draft model is named as in --speculative-config."""
+        return read_speculative_config(self.speculative_config)
+
+    def house(self, checkpoint: Path, draft: Path | None = None) -> HouseSpec:
+        """The actors that serve this checkpoint directory; `draft` is that of the draft model, if there is one."""
+        speculative = self.speculative
+        if isinstance(speculative, DraftModelSpec) and draft is not None:
+            speculative = DraftModelSpec(speculative.num_speculative_tokens, str(draft))
         engine = EngineSpec(
             engine_index=EngineIndex(0),
             epoch=Epoch(0),
@@ -161,7 +170,7 @@ class Settings:
             scheduling_policy=self.scheduling_policy,
             enable_prefix_caching=self.enable_prefix_caching,
             async_scheduling=self.async_scheduling,
-            speculative=read_speculative_config(self.speculative_config),
+            speculative=speculative,
             long_prefill_token_threshold=self.long_prefill_token_threshold,
             quantization=self.quantization,
             enforce_eager=self.enforce_eager,

@@ -10,17 +10,19 @@ import threading
 from pathlib import Path
 from typing import Any, final
 
-from gpu.fake_model import FakeModel, read_fake_model, read_json
+from gpu.fake_model import FakeModel, mix, read_fake_model, read_json
 from gpu.fake_sampler import logprobs_of, sample
 from gpu.fake_slots import FakeSlot, FakeSlots, PlanError
 from protocol.messages import TokenLogprobs
-from protocol.spec import EngineFacts, EngineSpec
+from protocol.spec import DraftModelSpec, EngineFacts, EngineSpec
 from protocol.step import PromptLogprobs, Row, Sampled, StepPlan, StepResult
 
 DEFAULT_MAX_MODEL_LEN = 2048
 """Tokens, where neither the spec nor config.json says."""
 MAX_BLOCKS = 65536
 """Blocks are cheap here, but the scheduler lists the free ones."""
+SILENT_EVERY, WRONG_EVERY = 7, 5
+"""Its draft model says nothing, or something else than the likeliest token, after one of so many contexts."""
 
 
 @final
@@ -35,6 +37,9 @@ class FakeRunner:
         config = read_json(checkpoint / "config.json")
         self.facts = _facts(spec, config)
         self._spec = spec
+        self._num_drafts = (
+            spec.speculative.num_speculative_tokens if isinstance(spec.speculative, DraftModelSpec) else 0
+        )
         self._model: FakeModel = read_fake_model(checkpoint, config)
         facts = self.facts
         self._slots = FakeSlots(spec.max_num_seqs, facts.num_blocks, facts.block_size, facts.vocab_size)
@@ -60,16 +65,20 @@ class FakeRunner:
                 self._check_prefix(row, held)
         sampled: list[Sampled] = []
         prompt_logprobs: list[PromptLogprobs] = []
+        drafts: list[list[int]] = []
         for row, held in rows:
             states = self._compute(row, held)
             if held.params.prompt_logprobs is not None:
                 prompt_logprobs += self._prompt_logprobs(row, held, states, held.params.prompt_logprobs)
             if row.sample:
-                sampled.append(self._sample_all(row, held, states))
+                one = self._sample_all(row, held, states)
+                sampled.append(one)
                 held.sampled_in = plan.step
+                if self._num_drafts:
+                    drafts.append(self._drafts(row, one, states))
         if self._spec.dummy_step_seconds > 0:
             self._closed.wait(self._spec.dummy_step_seconds)
-        return StepResult(plan.step, sampled, prompt_logprobs)
+        return StepResult(plan.step, sampled, prompt_logprobs, drafts)
 
     def close(self) -> None:
         self._closed.set()
@@ -133,6 +142,20 @@ class FakeRunner:
         held.num_computed -= row.num_drafts - len(accepted)
         logprobs = [each for each in accepted if each is not None]
         return Sampled(row.slot, one.token_id, one.logprobs, one.error, len(accepted), logprobs)
+
+    def _drafts(self, row: Row, one: Sampled, states: list[int]) -> list[int]:
+        """A draft model's guesses after the sampled token: mostly the likeliest tokens."""
+        state = self._model.next_state(states[len(states) - row.num_drafts - 1 + one.num_accepted], one.token_id)
+        if one.error is not None or mix(state, SILENT_EVERY) % SILENT_EVERY == 0:
+            return []
+        drafts = []
+        for _ in range(self._num_drafts):
+            draft = self._model.logits(state).best(1)[0]
+            if mix(state, WRONG_EVERY) % WRONG_EVERY == 0:
+                draft = (draft + 1) % self.facts.vocab_size
+            drafts.append(draft)
+            state = self._model.next_state(state, draft)
+        return drafts
 
     def _sample(self, row: Row, held: FakeSlot, state: int) -> Sampled:
         if held.is_void:

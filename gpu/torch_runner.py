@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from gpu.load_model import load_model
+from gpu.draft_model import DraftModel
+from gpu.load_draft_model import load_models
 from gpu.logprobs import token_logprobs
 from gpu.model import Computed, Model
 from gpu.runner import Report
@@ -25,9 +26,10 @@ PROMPT_LOGITS_ROWS = 64
 class TorchRunner:
     """Implements gpu.runner.Runner."""
 
-    def __init__(self, model: Model, facts: EngineFacts) -> None:
+    def __init__(self, model: Model, facts: EngineFacts, draft_model: DraftModel | None = None) -> None:
         self.facts = facts
         self._model: Model | None = model
+        self._draft_model = draft_model
         self._slots: dict[Slot, SequenceSlot] = {}
         self._device = model.device
 
@@ -36,7 +38,7 @@ class TorchRunner:
         """Load the checkpoint that `spec` names. Raises CheckpointError if it cannot be served, StartError if the
         device or the data type is not to be had here."""
         with torch.inference_mode():
-            model, size = load_model(spec, report)
+            model, size, draft_model = load_models(spec, report)
         report(1.0)
         facts = EngineFacts(
             max_model_len=size.max_model_len,
@@ -45,16 +47,18 @@ class TorchRunner:
             vocab_size=model.vocab_size,
             device=str(model.device),
             dtype=model.dtype,
-            weights_bytes=model.weights_bytes,
-            kv_cache_bytes=size.num_bytes,
+            weights_bytes=model.weights_bytes + (0 if draft_model is None else draft_model.weights_bytes),
+            kv_cache_bytes=size.num_bytes + (0 if draft_model is None else draft_model.kv_cache_bytes),
         )
-        return cls(model, facts)
+        return cls(model, facts, draft_model)
 
     @torch.inference_mode()
     def step(self, plan: StepPlan) -> StepResult:
         assert self._model is not None, "step after close"
         for freed in plan.freed_slots:
             self._slots.pop(freed, None)
+            if self._draft_model is not None:
+                self._draft_model.free(freed)
         for new in plan.new_sequences:
             self._slots[new.slot] = SequenceSlot(new, self.facts.vocab_size, self._device)
         if not plan.rows:
@@ -62,11 +66,20 @@ class TorchRunner:
         rows = [self._resolved(row) for row in plan.rows]
         computed = self._model.compute(rows)
         prompt_logprobs = list(self._prompt_logprobs(self._model, rows, computed))
-        return StepResult(plan.step, self._sample(self._model, rows, computed), prompt_logprobs)
+        sampled = self._sample(self._model, rows, computed)
+        if self._draft_model is None:
+            return StepResult(plan.step, sampled, prompt_logprobs)
+        # A row with a grammar never has guesses, and one that broke has no token to go on from.
+        masked = {row.slot for row in rows if row.grammar_bitmask is not None}
+        going_on = [one.slot for one in sampled if one.error is None and one.slot not in masked]
+        drafts = self._draft_model.draft({slot: self._slots[slot] for slot in going_on})
+        return StepResult(plan.step, sampled, prompt_logprobs, [drafts.get(one.slot, []) for one in sampled])
 
     def close(self) -> None:
         if self._model is not None:
             self._model.close()
+        if self._draft_model is not None:
+            self._draft_model.close()
         self._model = None
         self._slots = {}
         if self._device.type == "cuda":

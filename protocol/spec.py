@@ -20,7 +20,7 @@ class LoadFormat(enum.StrEnum):
     DUMMY = "dummy"
 
 
-class SpeculativeSpec(msgspec.Struct, frozen=True):
+class SpeculativeSpec(msgspec.Struct, frozen=True, tag="ngram"):
     """Guessing tokens by n-grams: the last tokens went on somehow when they were there before. Checked by the app."""
 
     num_speculative_tokens: int
@@ -28,6 +28,15 @@ class SpeculativeSpec(msgspec.Struct, frozen=True):
     prompt_lookup_max: int
     """Tokens of the longest and the shortest n-gram that is looked up; 1 <= min <= max."""
     prompt_lookup_min: int
+
+
+class DraftModelSpec(msgspec.Struct, frozen=True, tag="draft_model"):
+    """Guessing tokens by a smaller model with the same tokeniser, which the runner computes beside the served one."""
+
+    num_speculative_tokens: int
+    """Most guesses for one sequence in a step; at least 1."""
+    checkpoint: str
+    """A checkpoint directory, as that of the model. (In the app, until it is resolved: what the operator named.)"""
 
 
 class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
@@ -68,7 +77,7 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     """Sequences with the same beginning share its KV blocks."""
     long_prefill_token_threshold: int = 0
     """Most tokens of one prompt in a step; 0 is no limit of its own."""
-    speculative: SpeculativeSpec | None = None
+    speculative: SpeculativeSpec | DraftModelSpec | None = None
     """None guesses nothing. Steps are then not planned ahead: guesses need the tokens before them."""
     async_scheduling: bool | None = None
     """Plan each step while the one before it runs. None: unless the runner computes on the CPU, whose cores have then

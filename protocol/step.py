@@ -95,3 +95,6 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step: int
     sampled: list[Sampled]
     prompt_logprobs: list[PromptLogprobs] = []
+    drafts: list[list[int]] = []
+    """From a runner with a draft model: for each of `sampled`, in this order, guesses at what comes after that token.
+    Any may be empty, and so may be the whole. The slot's next row has as many of them as the scheduler likes."""

@@ -1,17 +1,17 @@
 """Who guesses the tokens that come next, for the runner to confirm several in one step.
 
 A guess costs computing and can change no token, so that a proposer may be as simple as it likes. The one here looks up
-what followed the last tokens when they occurred before, which is worth much where answers quote their prompt. A draft
-model would be another: it would have to run in the runner, and its guesses to come back with a step's result.
+what followed the last tokens when they occurred before, which is worth much where answers quote their prompt; or it
+hands on what a draft model has guessed, which runs in the runner and whose guesses come with a step's result.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, final
+from typing import Protocol, assert_never, final
 
 from actors.engine.ngrams import NgramIndex
 from actors.engine.sequence import Sequence
-from protocol.spec import SpeculativeSpec
+from protocol.spec import DraftModelSpec, SpeculativeSpec
 
 
 class Proposer(Protocol):
@@ -37,6 +37,22 @@ class NgramProposer:
         return [] if begin is None else token_ids[begin : begin + min(count, self._num_tokens)]
 
 
-def make_proposer(spec: SpeculativeSpec | None) -> Proposer | None:
+@final
+class DraftModelProposer:
+    """Hands on what the runner's draft model guessed after the sequence's last token."""
+
+    def propose(self, sequence: Sequence, count: int) -> list[int]:
+        return sequence.drafts[:count]
+
+
+def make_proposer(spec: SpeculativeSpec | DraftModelSpec | None) -> Proposer | None:
     """None if nothing is to be guessed."""
-    return None if spec is None else NgramProposer(spec)
+    match spec:
+        case None:
+            return None
+        case SpeculativeSpec():
+            return NgramProposer(spec)
+        case DraftModelSpec():
+            return DraftModelProposer()
+        case _:
+            assert_never(spec)

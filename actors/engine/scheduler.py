@@ -157,9 +157,11 @@ class Scheduler:
             self._num_draft_tokens += draft.num_guesses
             self._num_accepted_tokens += sum(one.num_accepted for one in result.sampled)
         outputs: list[Addressed] = []
-        sampled = iter(result.sampled)
+        sampled, drafts = iter(result.sampled), iter(result.drafts)
         for row, sequence in zip(plan.rows, draft.counts, strict=True):
             one = next(sampled, None) if row.sample else None
+            if row.sample:
+                sequence.drafts = next(drafts, [])
             assert not row.sample or (one is not None and one.slot == row.slot), "the result is not that of this plan"
             if sequence.is_live:  # else aborted while the step ran, or ended by the step before
                 output = self._commit_row(sequence, row, one, sequence not in draft.lost)

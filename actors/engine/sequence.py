@@ -57,6 +57,7 @@ class Sequence:
         "block_hashes",
         "block_table",
         "client_index",
+        "drafts",
         "ending_token_ids",
         "error",
         "finish_reason",
@@ -109,6 +110,8 @@ class Sequence:
         self.num_cached_tokens = 0
         self.num_published_blocks = 0
         self.ngrams: NgramIndex | None = None
+        self.drafts: list[int] = []
+        """What the runner's draft model says comes after the last token; comes anew with each token."""
         self.slot: Slot | None = None
         self.block_table: list[int] = []
         self.logprobs: list[TokenLogprobs] | None = None if self.params.logprobs is None else []

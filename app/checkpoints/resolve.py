@@ -36,6 +36,8 @@ class Checkpoint:
     directory: Path
     name: str
     source: Source
+    draft: Path | None = None
+    """The directory of the model that guesses its next tokens, if the operator has named one."""
 
 
 def resolve(model: str | None, *, cache_dir: Path, report: Report, revision: str | None = None) -> Checkpoint:

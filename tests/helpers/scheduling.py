@@ -9,15 +9,16 @@ from pathlib import Path
 
 import msgspec
 
-from actors.engine.proposer import Proposer
+from actors.engine.proposer import Proposer, make_proposer
 from actors.engine.scheduler import Addressed, Scheduler
 from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.sequence import Constraint, Sequence
 from gpu.fake_runner import FakeRunner
+from gpu.runner import Runner
 from protocol.ids import ClientIndex, EngineIndex, Epoch, RequestId
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
 from protocol.sampling import SamplingParams
-from protocol.spec import EngineSpec, LoadFormat
+from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat
 from protocol.step import StepPlan, StepResult
 from tests.helpers.runner_conformance import only
 
@@ -68,20 +69,30 @@ def ids(*request_ids: str) -> list[RequestId]:
     return [RequestId(request_id) for request_id in request_ids]
 
 
+DRAFTS = DraftModelSpec(num_speculative_tokens=4, checkpoint="")
+"""Makes the dummy runner guess."""
+
+
 class Bench:
-    """A scheduler and a dummy runner of the same sizes; remembers every output by request.
+    """A scheduler and a dummy runner of the same sizes, or another one; remembers every output by request.
 
     `step` leaves nothing in flight; `run` plans ahead as far as `max_in_flight` says.
     """
 
     def __init__(
-        self, checkpoint: Path, config: SchedulerConfig, max_in_flight: int = 1, proposer: Proposer | None = None
+        self,
+        checkpoint: Path,
+        config: SchedulerConfig,
+        max_in_flight: int = 1,
+        proposer: Proposer | None = None,
+        speculative: DraftModelSpec | None = None,
+        runner: Runner | None = None,
     ) -> None:
         self.config = config
         self.max_in_flight = max_in_flight
         self.in_flight: deque[StepPlan] = deque()
-        self.scheduler = Scheduler(config, proposer)
-        self.runner = FakeRunner(_spec(checkpoint, config))
+        self.scheduler = Scheduler(config, proposer or make_proposer(speculative))
+        self.runner = runner or FakeRunner(a_spec(checkpoint, config, speculative))
         self.outputs: defaultdict[str, list[EngineCoreOutput]] = defaultdict(list)
         self.requests: dict[str, EngineCoreRequest] = {}
         self.plans: list[StepPlan] = []
@@ -190,7 +201,8 @@ def alone(checkpoint: Path, request: EngineCoreRequest) -> Bench:
     return bench
 
 
-def _spec(checkpoint: Path, config: SchedulerConfig) -> EngineSpec:
+def a_spec(checkpoint: Path, config: SchedulerConfig, speculative: DraftModelSpec | None = None) -> EngineSpec:
+    """Of the dummy runner."""
     return EngineSpec(
         engine_index=EngineIndex(0),
         epoch=Epoch(1),
@@ -204,4 +216,5 @@ def _spec(checkpoint: Path, config: SchedulerConfig) -> EngineSpec:
         block_size=config.block_size,
         num_gpu_blocks_override=config.num_blocks,
         enable_prefix_caching=config.enable_prefix_caching,
+        speculative=speculative,
     )

@@ -28,7 +28,7 @@ from protocol.ids import ClientIndex, RequestId
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
 from protocol.sampling import Grammar
 from protocol.step import StepPlan
-from tests.helpers.scheduling import EOS, Bench, Oracle, ScriptedGrammar, a_config, a_request
+from tests.helpers.scheduling import DRAFTS, EOS, Bench, Oracle, ScriptedGrammar, a_config, a_request
 
 MAX_MODEL_LEN = 24
 CLIENTS = st.sampled_from([ClientIndex(0), ClientIndex(0), ClientIndex(0), ClientIndex(1)])
@@ -106,15 +106,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_batched_tokens=st.integers(1, 9),
         enable_prefix_caching=st.sampled_from([True, True, True, False]),
         max_in_flight=st.sampled_from([1, MAX_IN_FLIGHT]),
-        is_guessing=st.booleans(),
+        guesses=st.sampled_from(["none", "oracle", "draft model"]),
     )
-    def open(self, num_tokens: int, max_in_flight: int, is_guessing: bool, **sizes: int):
+    def open(self, num_tokens: int, max_in_flight: int, guesses: str, **sizes: int):
         self.max_in_flight = max_in_flight
-        proposer = Oracle(lambda request: self.run_undisturbed(request).tokens) if is_guessing else None
+        proposer = Oracle(lambda request: self.run_undisturbed(request).tokens) if guesses == "oracle" else None
         sizes["num_blocks"] = num_tokens // sizes["block_size"]
-        self.bench = Bench(
-            self.checkpoint, a_config(policy=self.policy, max_model_len=MAX_MODEL_LEN, **sizes), proposer=proposer
-        )
+        config = a_config(policy=self.policy, max_model_len=MAX_MODEL_LEN, **sizes)
+        speculative = DRAFTS if guesses == "draft model" else None
+        self.bench = Bench(self.checkpoint, config, proposer=proposer, speculative=speculative)
         self.scheduler = self.bench.scheduler
 
     @rule(

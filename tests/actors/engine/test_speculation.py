@@ -16,7 +16,7 @@ from protocol.messages import EngineCoreOutput, FinishReason
 from protocol.sampling import Grammar
 from protocol.spec import SpeculativeSpec
 from protocol.step import Sampled, StepResult
-from tests.helpers.scheduling import EOS, Bench, Oracle, ScriptedGrammar, a_config, a_request, alone
+from tests.helpers.scheduling import DRAFTS, EOS, Bench, Oracle, ScriptedGrammar, a_config, a_request, alone
 
 LOOKUP = SpeculativeSpec(num_speculative_tokens=4, prompt_lookup_max=3, prompt_lookup_min=1)
 
@@ -149,6 +149,38 @@ def test_an_answer_that_repeats_itself_is_guessed_by_lookup(tiny: Path):
     bench.run()
     assert bench.tokens("a") == alone(tiny, request).tokens("a")
     assert bench.scheduler.stats().spec_decode_num_accepted_tokens > 15
+
+
+# ------------------------------------------------------------------ a draft model
+
+
+@pytest.mark.parametrize("wish", [{}, {"temperature": 0.3, "seed": 5}, {"stop_token_ids": [*range(20, 30)]}])
+def test_what_the_runners_draft_model_says_is_tried_in_the_next_step(tiny: Path, wish: dict):
+    request = a_request(**{"max_tokens": 30, **wish})
+    bench = Bench(tiny, a_config(), speculative=DRAFTS)
+    bench.add(request)
+    bench.run()
+    assert told(bench.outputs["a"]) == told(alone(tiny, request).outputs["a"])
+    stats = bench.scheduler.stats()
+    assert 0 < stats.spec_decode_num_accepted_tokens < stats.spec_decode_num_draft_tokens
+    assert len(bench.plans) == len(bench.tokens("a")) - stats.spec_decode_num_accepted_tokens
+
+
+def test_a_sequence_is_guessed_for_by_what_came_with_its_own_last_token():
+    scheduler = Scheduler(a_config(), make_proposer(DRAFTS))
+    scheduler.add(a_request("a", max_tokens=20))
+    scheduler.add(a_request("b", max_tokens=20))
+    first = scheduler.schedule()
+    assert first is not None
+    sampled = [Sampled(Slot(0), 4), Sampled(Slot(1), 5)]
+    scheduler.commit(first, StepResult(first.step, sampled, drafts=[[8, 9], [10]]))
+    second = scheduler.schedule()
+    assert second is not None
+    assert [(row.token_ids, row.num_drafts) for row in second.rows] == [([4, 8, 9], 2), ([5, 10], 1)]
+    scheduler.commit(second, StepResult(second.step, sampled, drafts=[[], [11]]))
+    third = scheduler.schedule()
+    assert third is not None
+    assert [(row.token_ids, row.num_drafts) for row in third.rows] == [([4], 0), ([5, 11], 1)]
 
 
 # ------------------------------------------------------------------ lookup

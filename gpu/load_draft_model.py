@@ -1,0 +1,59 @@
+"""The served model, and the draft model beside it if the spec has one: which of both gets how much memory.
+
+Used by gpu/torch_runner. The draft model comes first, with a share of the memory for its KV pool, so that what is then
+free, or left of --kv-cache-memory-bytes, is what the served model's pool may take.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from gpu.draft_model import DraftModel
+from gpu.kv_pool import KvPoolSize, free_bytes
+from gpu.load_model import load_model, pick_device
+from gpu.model import Model
+from gpu.runner import Report
+from protocol.errors import CheckpointError, StartError
+from protocol.spec import DraftModelSpec, EngineSpec
+
+KV_SHARE = 4
+"""One part in so many of the memory for KV blocks is the draft model's: it has fewer layers and heads."""
+MAX_KV_BYTES = 4 * 2**30
+"""Of the draft model by default."""
+
+
+def load_models(spec: EngineSpec, report: Report) -> tuple[Model, KvPoolSize, DraftModel | None]:
+    """Raises as gpu.load_model.load_model does, for each of the two."""
+    if not isinstance(spec.speculative, DraftModelSpec):
+        return *load_model(spec, report), None
+    draft_spec = _draft_spec(spec, spec.speculative)
+    try:
+        draft, draft_size = load_model(draft_spec, lambda done: report(done / 2))
+    except (CheckpointError, StartError) as error:
+        raise type(error)(f"the draft model {Path(spec.speculative.checkpoint).name}: {error.message}") from error
+    kv_bytes = spec.kv_cache_memory_bytes
+    left = None if kv_bytes is None else kv_bytes - draft_size.num_bytes
+    rest = msgspec.structs.replace(spec, kv_cache_memory_bytes=left)
+    model, size = load_model(rest, lambda done: report((1 + done) / 2))
+    num_drafts = spec.speculative.num_speculative_tokens
+    return model, size, DraftModel(draft, draft_size, num_drafts, model.vocab_size, size.max_model_len)
+
+
+def _draft_spec(spec: EngineSpec, speculative: DraftModelSpec) -> EngineSpec:
+    """It goes as far as it can, and to no particular bits. If a number of blocks was asked for, it has as many."""
+    kv_bytes = spec.kv_cache_memory_bytes
+    if kv_bytes is None:
+        kv_bytes = min(free_bytes(pick_device(spec.device))[1] // KV_SHARE, MAX_KV_BYTES)
+    else:
+        kv_bytes //= KV_SHARE
+    return msgspec.structs.replace(
+        spec,
+        checkpoint=speculative.checkpoint,
+        speculative=None,
+        max_model_len=None,
+        kv_cache_memory_bytes=kv_bytes,
+        quantization=None,
+        batch_invariant=False,
+    )
