@@ -96,8 +96,7 @@ async def test_whatever_is_killed_the_answers_go_on_and_are_what_they_would_have
                 while await server.num_requests() < len(asked):
                     await trio.sleep(0.02)
                 await trio.sleep(0.2)
-                os.kill(server.children()[victim], signal.SIGKILL)
-                await trio.sleep(0.05)
+                await server.kill(victim)
                 await server.until_ready()
 
         assert got == expected
@@ -106,15 +105,12 @@ async def test_whatever_is_killed_the_answers_go_on_and_are_what_they_would_have
 async def test_a_new_request_while_the_engine_is_down_is_refused_at_once_and_health_stays(checkpoint):
     async with open_server(checkpoint) as server, server.client() as http:
         os.kill(server.children()["engine-0"], signal.SIGKILL)
-        statuses = set()
-        for _ in range(20):
-            reply = await http.post("/v1/completions", json={"prompt": "once", "max_tokens": 1})
-            statuses.add(reply.status_code)
-            if reply.status_code == 503:
-                assert float(reply.headers["retry-after"]) >= 1
-                assert (await http.get("/health")).status_code == 200
-        assert statuses <= {200, 500, 503}
-        assert 503 in statuses
+        while (await http.get("/ready")).status_code == 200:
+            pass  # until the death is noticed; a request that comes before that goes on in the next engine
+        reply = await http.post("/v1/completions", json={"prompt": "once", "max_tokens": 1})
+        assert reply.status_code == 503
+        assert float(reply.headers["retry-after"]) >= 1
+        assert (await http.get("/health")).status_code == 200
 
 
 @pytest.mark.parametrize("victim", ["engine-0", "output-0"])
@@ -149,8 +145,7 @@ async def test_four_deaths_in_a_row_end_the_service_and_its_streams_with_a_statu
         for _ in range(4):
             with trio.move_on_after(10):
                 await server.until_ready()
-            os.kill(server.children()["engine-0"], signal.SIGKILL)
-            await trio.sleep(0.02)
+            await server.kill("engine-0")
         assert await server.wait() == 1
         assert any("engine-0 died 4 times within 60 s" in line for line in server.log)
     assert "died" in error_before_done(events) or "die under this request" in error_before_done(events)

@@ -85,6 +85,14 @@ class Server:
         """Running or waiting in the engine."""
         return await self.gauge("num_requests_running") + await self.gauge("num_requests_waiting")
 
+    async def kill(self, name: str) -> None:
+        """kill -9 an actor, and wait until another one has taken its place (or the server has ended)."""
+        while (pid := self.children().get(name)) is None:
+            await trio.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        while self.process.poll() is None and self.children().get(name) in (None, pid):
+            await trio.sleep(0.01)
+
     async def until_ready(self) -> float:
         """Seconds until /ready answers 200 (again)."""
         began = trio.current_time()
