@@ -48,7 +48,7 @@ class Model(Protocol):
         empty, and each has tokens and blocks for them."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[rows, hidden] to [rows, vocab] float32, of fresh memory."""
+        """[rows, hidden] to [rows, vocab] float32, which the caller may write to. Valid until the next call."""
 
     def close(self) -> None:
         """Give back memory and threads. Idempotent."""

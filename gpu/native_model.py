@@ -24,6 +24,9 @@ KV_DTYPE = torch.float16
 FIRST_CAPACITY = 64
 """Tokens that the first step's buffers have room for; they double when a step needs more."""
 
+MOST_KEPT_LOGITS = 1 << 24
+"""Numbers, 64 MiB of them: more are given back after each step."""
+
 
 class NativeModel:
     """Implements gpu.model.Model."""
@@ -48,6 +51,7 @@ class NativeModel:
         self._threads = Pool(library, threads)
         self._pool: KvPool | None = pool
         self._decoder = self._sized(FIRST_CAPACITY)
+        self._logits = torch.empty(0, self.vocab_size)
 
     @property
     def weights_bytes(self) -> int:
@@ -70,14 +74,23 @@ class NativeModel:
         if len(hidden) > self._decoder.capacity:
             # The old buffers hold `hidden` no longer than this frame does, if it is a view of them.
             self._decoder = self._sized(len(hidden))
-        logits = torch.empty(len(hidden), self._config.vocab_size)
+        logits = self._logits_of(len(hidden))
         self._decoder.point_head(hidden.data_ptr(), logits.data_ptr())
         self._threads.run(self._decoder.head, step_of(len(hidden)))
         return logits
 
     def close(self) -> None:
         self._threads.close()
+        self._logits = torch.empty(0, self.vocab_size)
         self._pool = None
+
+    def _logits_of(self, rows: int) -> torch.Tensor:
+        """[rows, vocab], of the memory that the last ones had: that of fresh ones would be zeroed first, each step."""
+        if rows > len(self._logits):
+            if rows * self.vocab_size > MOST_KEPT_LOGITS:
+                return torch.empty(rows, self.vocab_size)
+            self._logits = torch.empty(rows, self.vocab_size)
+        return self._logits[:rows]
 
     def _sized(self, tokens: int) -> NativeDecoder:
         """A decoder with room for so many tokens, rounded up to a power of two."""

@@ -23,14 +23,13 @@ class Kind(enum.IntEnum):
 
 
 class Quantised(ctypes.Structure):
-    _fields_ = [
-        ("values", c_void_p),
-        ("scales", c_void_p),
-        ("scaled_sums", c_void_p),
-        ("half_sums", c_void_p),
-        ("fine", c_void_p),
-        ("fine_half_sums", c_void_p),
-    ]
+    _fields_ = [("coarse", c_void_p), ("fine", c_void_p)]
+
+
+COARSE_BLOCK_BYTES, FINE_BLOCK_BYTES = 48, 80
+"""Bytes of 32 quantised activations with their scale and sums."""
+PANEL_TOKENS = 16
+"""Quantised rows have memory for a multiple of so many tokens."""
 
 
 class Matrix(ctypes.Structure):

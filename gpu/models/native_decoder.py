@@ -16,6 +16,9 @@ from gpu.config import ModelConfig
 from gpu.kernels.laid_out import LaidOutMatrix
 from gpu.kernels.library import Program
 from gpu.kernels.structs import (
+    COARSE_BLOCK_BYTES,
+    FINE_BLOCK_BYTES,
+    PANEL_TOKENS,
     Angles,
     Attend,
     Cache,
@@ -93,16 +96,14 @@ class Rows:
     def __init__(self, capacity: int, size: int, precision: Precision = Precision.NUMBERS) -> None:
         self.numbers = np.empty((capacity, size), dtype=np.float32)
         self.address = self.numbers.ctypes.data
-        self.arrays: list[np.ndarray] = []
-        """Values, scales, scaled sums, sums of half blocks, and fine values and their sums, as far as they are kept."""
+        self.blocks = np.empty(0, dtype=np.uint8)
         self.quantised = NO_QUANTISED
         if precision is not Precision.NUMBERS:
-            values, sums = (size, np.int8), (size // 16, np.int32)
-            shapes = [values, (size // 32, np.float32), (size // 32, np.float32), sums]
-            if precision is Precision.FINE:
-                shapes += [values, sums]
-            self.arrays = [np.empty((capacity, width), dtype=dtype) for width, dtype in shapes]
-            self.quantised = Quantised(*(array.ctypes.data for array in self.arrays))
+            block_bytes = FINE_BLOCK_BYTES if precision is Precision.FINE else COARSE_BLOCK_BYTES
+            panels = -(-capacity // PANEL_TOKENS)
+            self.blocks = np.empty(panels * PANEL_TOKENS * size // 32 * block_bytes, dtype=np.uint8)
+            address = self.blocks.ctypes.data
+            self.quantised = Quantised(fine=address) if precision is Precision.FINE else Quantised(coarse=address)
 
 
 class NativeDecoder:

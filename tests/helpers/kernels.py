@@ -10,10 +10,27 @@ from app.settings import default_cache_directory
 from gpu.kernels.build import built_library
 from gpu.kernels.layout import FORMATS, PLAIN_DTYPES, QUANTISED, lay_out
 from gpu.kernels.library import KernelLibrary, Pool, Program
-from gpu.kernels.structs import Embed, Kind, Linear, LinearInput, LinearOutput, Matrix, Operation, Quantise, Step
+from gpu.kernels.structs import (
+    PANEL_TOKENS,
+    Embed,
+    Kind,
+    Linear,
+    LinearInput,
+    LinearOutput,
+    Matrix,
+    Operation,
+    Quantise,
+    Step,
+)
 from gpu.models.native_decoder import Precision, Rows
 
 KINDS = sorted(FORMATS)
+_SUMS = [("scale", np.float32), ("scaled_sum", np.float32), ("half_sums", np.int32, 2)]
+BLOCKS = {
+    Precision.COARSE: np.dtype([("values", np.int8, 32), *_SUMS]),
+    Precision.FINE: np.dtype([("values", np.int8, 32), ("fine", np.int8, 32), *_SUMS]),
+}
+"""Quantised activations as src/activations.h has them."""
 BLOCK = {"Q3_K": 256, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256, "F32": 1, "F16": 1, "BF16": 1}
 """Weights of one of GGUF's blocks where it is not 32."""
 SCALES = {
@@ -112,18 +129,22 @@ class OpenPool:
         source.numbers[:] = x
         into = np.full((tokens, rows), np.nan, dtype=np.float32) if y is None else y.copy()
         operations: list[Operation] = []
-        if source.quantised.values:
+        if source.blocks.size:
             operations.append(Quantise(Kind.QUANTISE, columns, source.address, source.quantised))
         out = LinearOutput(into.ctypes.data, rows, y is not None, None if bias is None else bias.ctypes.data)
         operations.append(Linear(Kind.LINEAR, matrix.struct, LinearInput(source.address, source.quantised), out))
         self.run(Step(tokens=tokens), *operations)
         return into
 
-    def quantise(self, x: np.ndarray) -> Rows:
-        rows = Rows(*x.shape, Precision.FINE)
+    def quantise(self, x: np.ndarray, precision: Precision) -> np.ndarray:
+        """Records of BLOCKS[precision], [tokens, columns / 32]."""
+        tokens, columns = x.shape
+        rows = Rows(tokens, columns, precision)
         rows.numbers[:] = x
-        self.run(Step(tokens=len(x)), Quantise(Kind.QUANTISE, x.shape[1], rows.address, rows.quantised))
-        return rows
+        self.run(Step(tokens=tokens), Quantise(Kind.QUANTISE, columns, rows.address, rows.quantised))
+        width = min(PANEL_TOKENS, 1 << (tokens - 1).bit_length())
+        panels = rows.blocks.view(BLOCKS[precision])[: -(-tokens // width) * width * columns // 32]
+        return panels.reshape(-1, columns // 32, width).swapaxes(1, 2).reshape(-1, columns // 32)[:tokens]
 
 
 def dequantised(kind: str, raw: np.ndarray, columns: int) -> np.ndarray:

@@ -22,6 +22,7 @@ namespace trillm {
 constexpr int kTilePositions = 128;
 constexpr int kStrip = 16;       // positions whose keys are read together; block sizes are multiples of it
 constexpr int kQueries = 4;      // computed together
+constexpr int kBatches = 16;     // taken through the tiles together
 constexpr int kMaxHeadDim = 256;
 
 // One sequence's cache in one layer, of one KV head.
@@ -42,35 +43,81 @@ struct CachedHead {
     }
 };
 
-// One query: where it is, which positions it sees ([first, last)), and where its result goes.
-struct Query {
-    const float* vector;  // [head_dim], scaled
-    float* into;          // [head_dim]
-    int first;
-    int last;
-};
-
 // What a query knows after some tiles: values are weighted with exp(score - maximum).
 struct Progress {
     float maximum;
     float total;
 };
 
+// One query: where it is, which positions it sees ([first, last)), and where its result goes.
+struct Query {
+    const float* vector;  // [head_dim], scaled
+    float* into;          // [head_dim]
+    int first;
+    int last;
+    Progress known;
+};
+
+// Queries of one KV head that are computed together.
+struct Batch {
+    CachedHead head;
+    Query queries[kQueries];
+    int count;
+};
+
+// What will be read soon, asked for in the order in which it lies in memory while something else is computed.
+//
+// Sequences are spread over the pool block by block, and heads are computed one after the other, so that what a tile
+// reads comes in pieces with gaps between them: waiting for each would take twice as long as computing.
+class Ahead {
+  public:
+    // The positions [from, last) of `heads` KV heads, of which `first` is the first.
+    Ahead(const CachedHead& first, int heads, int from, int last)
+        : first_(first), heads_(heads), position_(from / kStrip * kStrip), last_(last) {}
+
+    // The next strip of one head: pointers to head_dim * kStrip numbers each, to be asked for row by row.
+    struct Piece {
+        const Half* keys;
+        const Half* values;
+    };
+    Piece take() {
+        if (position_ >= last_) return {first_.keys, first_.values};
+        const size_t head = static_cast<size_t>(head_) * first_.block_size * first_.head_dim;
+        const size_t at = first_.value_at(position_) - first_.values + head;
+        if (++head_ == heads_) {
+            head_ = 0;
+            position_ += kStrip;
+        }
+        return {first_.keys + at, first_.values + at};
+    }
+
+  private:
+    CachedHead first_;
+    int heads_;
+    int position_;
+    int last_;
+    int head_ = 0;
+};
+
 // scores[query][position - start] of the strips that cover [from, to), a multiple of kStrip wide.
 template <int kCount>
-inline void score(const CachedHead& head, const Query* queries, int start, int from, int to,
+inline void score(const CachedHead& head, const Query* queries, int start, int from, int to, Ahead& ahead,
                   float (*scores)[kTilePositions]) {
     constexpr int kVectors = kStrip / kLanes;
     for (int position = from; position < to; position += kStrip) {
         const Half* keys = head.strip_of_keys(position);
+        const Ahead::Piece next = ahead.take();
         Floats sums[kCount][kVectors];
         for (auto& each : sums)
             for (Floats& vector : each) vector = broadcast(0.0f);
-        for (int i = 0; i < head.head_dim; i++, keys += head.block_size)
+        for (int i = 0; i < head.head_dim; i++, keys += head.block_size) {
+            // Two rows of kStrip are one line of the processor's cache. Many requests at once would hold up the loads.
+            __builtin_prefetch((i % 2 ? next.values : next.keys) + i / 2 * 2 * kStrip, 0, 2);
             for (int v = 0; v < kVectors; v++) {
                 const Floats key = load(keys + v * kLanes);
                 for (int q = 0; q < kCount; q++) sums[q][v] = fma(key, broadcast(queries[q].vector[i]), sums[q][v]);
             }
+        }
         for (int q = 0; q < kCount; q++)
             for (int v = 0; v < kVectors; v++) store(scores[q] + (position - start) + v * kLanes, sums[q][v]);
     }
@@ -140,53 +187,68 @@ inline void merge(Progress& known, float* known_values, Progress tile, const flo
         store(known_values + i, fma(load(known_values + i), kept, load(values + i) * added));
 }
 
-// Computes kCount queries of one sequence together.
+// Takes kCount queries of one sequence and head through the tile that begins at `start`.
 template <int kCount>
-inline void attend(const CachedHead& head, const Query* queries) {
+inline void attend_tile(const CachedHead& head, Query* queries, int start, Ahead& ahead) {
     alignas(64) float scores[kCount][kTilePositions];
     alignas(64) float values[kCount][kMaxHeadDim];
-    Progress known[kCount] = {};
-    int first = queries[0].first, last = queries[0].last;
-    for (int q = 1; q < kCount; q++) {
-        first = std::min(first, queries[q].first);
-        last = std::max(last, queries[q].last);
-    }
-    for (int start = first / kTilePositions * kTilePositions; start < last; start += kTilePositions) {
-        const int from = std::max(start, first / kStrip * kStrip), to = std::min(start + kTilePositions, last);
-        score<kCount>(head, queries, start, from, to, scores);
-        Progress tile[kCount] = {};
-        int begin[kCount], end[kCount], common_begin = start, common_end = to;
-        for (int q = 0; q < kCount; q++) {
-            begin[q] = std::max(start, queries[q].first);
-            end[q] = std::max(begin[q], std::min(to, queries[q].last));
-            common_begin = std::max(common_begin, begin[q]);
-            common_end = std::min(common_end, end[q]);
-            if (begin[q] < end[q]) tile[q] = weigh(scores[q], begin[q] - start, end[q] - start);
-            std::fill(values[q], values[q] + head.head_dim, 0.0f);
-        }
-        // Positions that all of them see are taken together, those before and after one by one: always in order.
-        common_end = std::max(common_begin, common_end);
-        for (int q = 0; q < kCount; q++)
-            add_values<1>(head, scores + q, start, begin[q], std::min(end[q], common_begin), values + q);
-        add_values<kCount>(head, scores, start, common_begin, common_end, values);
-        for (int q = 0; q < kCount; q++) {
-            add_values<1>(head, scores + q, start, std::max(begin[q], common_end), end[q], values + q);
-            if (begin[q] < end[q]) merge(known[q], queries[q].into, tile[q], values[q], head.head_dim);
-        }
-    }
+    int from = start + kTilePositions, to = start;
+    int begin[kCount], end[kCount], common_begin = start, common_end = start + kTilePositions;
     for (int q = 0; q < kCount; q++) {
-        const Floats factor = broadcast(1.0f / known[q].total);
-        for (int i = 0; i < head.head_dim; i += kLanes) store(queries[q].into + i, load(queries[q].into + i) * factor);
+        begin[q] = std::max(start, queries[q].first);
+        end[q] = std::max(begin[q], std::min(start + kTilePositions, queries[q].last));
+        from = std::min(from, begin[q] / kStrip * kStrip);
+        to = std::max(to, end[q]);
+        common_begin = std::max(common_begin, begin[q]);
+        common_end = std::min(common_end, end[q]);
+    }
+    score<kCount>(head, queries, start, from, to, ahead, scores);
+    Progress tile[kCount] = {};
+    for (int q = 0; q < kCount; q++) {
+        if (begin[q] < end[q]) tile[q] = weigh(scores[q], begin[q] - start, end[q] - start);
+        std::fill(values[q], values[q] + head.head_dim, 0.0f);
+    }
+    // Positions that all of them see are taken together, those before and after one by one: always in order.
+    common_end = std::max(common_begin, common_end);
+    for (int q = 0; q < kCount; q++)
+        add_values<1>(head, scores + q, start, begin[q], std::min(end[q], common_begin), values + q);
+    add_values<kCount>(head, scores, start, common_begin, common_end, values);
+    for (int q = 0; q < kCount; q++) {
+        add_values<1>(head, scores + q, start, std::max(begin[q], common_end), end[q], values + q);
+        if (begin[q] < end[q]) merge(queries[q].known, queries[q].into, tile[q], values[q], head.head_dim);
     }
 }
 
-inline void attend(const CachedHead& head, const Query* queries, int count) {
-    for (; count >= kQueries; count -= kQueries, queries += kQueries) attend<kQueries>(head, queries);
-    switch (count) {
-        case 3: return attend<3>(head, queries);
-        case 2: return attend<2>(head, queries);
-        case 1: return attend<1>(head, queries);
+inline void attend_tile(Batch& batch, int start, Ahead& ahead) {
+    switch (batch.count) {
+        case 4: return attend_tile<4>(batch.head, batch.queries, start, ahead);
+        case 3: return attend_tile<3>(batch.head, batch.queries, start, ahead);
+        case 2: return attend_tile<2>(batch.head, batch.queries, start, ahead);
+        case 1: return attend_tile<1>(batch.head, batch.queries, start, ahead);
     }
+}
+
+// Computes batches of one sequence, whose KV heads are `heads` neighbours of which the first batch has the first.
+// Reads from `next` what is computed after them.
+inline void attend(Batch* batches, int count, int heads, Ahead next) {
+    int first = batches[0].queries[0].first, last = 0;
+    for (int b = 0; b < count; b++)
+        for (int q = 0; q < batches[b].count; q++) {
+            first = std::min(first, batches[b].queries[q].first);
+            last = std::max(last, batches[b].queries[q].last);
+        }
+    for (int start = first / kTilePositions * kTilePositions; start < last; start += kTilePositions) {
+        const int end = start + kTilePositions;
+        Ahead ahead = end < last ? Ahead(batches[0].head, heads, end, std::min(last, end + kTilePositions)) : next;
+        for (int b = 0; b < count; b++) attend_tile(batches[b], start, ahead);
+    }
+    for (int b = 0; b < count; b++)
+        for (int q = 0; q < batches[b].count; q++) {
+            const Query& query = batches[b].queries[q];
+            const Floats factor = broadcast(1.0f / query.known.total);
+            for (int i = 0; i < batches[b].head.head_dim; i += kLanes)
+                store(query.into + i, load(query.into + i) * factor);
+        }
 }
 
 }  // namespace trillm

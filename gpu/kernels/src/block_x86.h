@@ -39,8 +39,8 @@ inline void quantise_block(const float* x, float inverse, int8_t* values, int32_
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i packed = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(values), packed);
-    sums[0] = sum_of_ints(_mm256_add_epi32(whole[0], whole[1]));
-    sums[1] = sum_of_ints(_mm256_add_epi32(whole[2], whole[3]));
+    sums[0] = sum_of_ints(_mm256_madd_epi16(first, _mm256_set1_epi16(1)));
+    sums[1] = sum_of_ints(_mm256_madd_epi16(second, _mm256_set1_epi16(1)));
 }
 
 }  // namespace trillm

@@ -17,6 +17,10 @@ struct Floats {
     __m256 value;
 };
 
+struct Ints {
+    __m256i value;
+};
+
 struct Bytes {
     __m256i value;
 };
@@ -59,6 +63,11 @@ inline float largest(Floats a) {
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
 }
 
+inline Ints zero() { return {_mm256_setzero_si256()}; }
+inline Ints operator+(Ints a, Ints b) { return {_mm256_add_epi32(a.value, b.value)}; }
+inline Ints times_256(Ints a) { return {_mm256_slli_epi32(a.value, 8)}; }
+inline Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.value)}; }
+
 inline __m256i four_everywhere(const int8_t* x) {
     int32_t four;
     std::memcpy(&four, x, 4);
@@ -79,20 +88,20 @@ inline void load_signed(const uint8_t* from, Bytes (&weights)[8]) {
         weights[part].value = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + part);
 }
 
+inline Ints correction(int32_t /*x_sum*/) { return zero(); }
+
 #ifdef __AVXVNNI__
 
-inline Floats dot_nibbles(const Bytes (&weights)[8], const int8_t* x) {
-    __m256i first = _mm256_setzero_si256(), second = first;
-    for (int part = 0; part < 8; part += 2) {
-        first = _mm256_dpbusd_avx_epi32(first, weights[part].value, four_everywhere(x + 4 * part));
-        second = _mm256_dpbusd_avx_epi32(second, weights[part + 1].value, four_everywhere(x + 4 * part + 4));
-    }
-    return {_mm256_cvtepi32_ps(_mm256_add_epi32(first, second))};
+inline Ints dot_nibbles(const Bytes (&weights)[8], const int8_t* x, Ints added_to) {
+    __m256i sum = added_to.value;
+    for (int part = 0; part < 8; part++)
+        sum = _mm256_dpbusd_avx_epi32(sum, weights[part].value, four_everywhere(x + 4 * part));
+    return {sum};
 }
 
 #else
 
-inline Floats dot_nibbles(const Bytes (&weights)[8], const int8_t* x) {
+inline Ints dot_nibbles(const Bytes (&weights)[8], const int8_t* x, Ints added_to) {
     // Pairs fit into 16 bits even when all eight parts are added: 16 * 15 * 127 = 30,480.
     __m256i first = _mm256_maddubs_epi16(weights[0].value, four_everywhere(x));
     __m256i second = _mm256_maddubs_epi16(weights[1].value, four_everywhere(x + 4));
@@ -101,22 +110,25 @@ inline Floats dot_nibbles(const Bytes (&weights)[8], const int8_t* x) {
         second = _mm256_add_epi16(
             second, _mm256_maddubs_epi16(weights[part + 1].value, four_everywhere(x + 4 * part + 4)));
     }
-    return {_mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_add_epi16(first, second), _mm256_set1_epi16(1)))};
+    const __m256i sum = _mm256_madd_epi16(_mm256_add_epi16(first, second), _mm256_set1_epi16(1));
+    return {_mm256_add_epi32(added_to.value, sum)};
 }
 
 #endif
 
 template <int kFirst, int kParts>
-inline Floats dot_signed(const Bytes (&weights)[8], const int8_t* x, int32_t /*x_sum*/) {
+inline Ints dot_signed(const Bytes (&weights)[8], const int8_t* x, Ints added_to) {
     // The instruction wants unsigned weights: the sign moves to the activation. A pair stays below 2 * 128 * 127.
-    __m256i total = _mm256_setzero_si256();
+    __m256i total = added_to.value;
     for (int part = kFirst; part < kFirst + kParts; part++) {
         const __m256i weight = weights[part].value;
         const __m256i signed_x = _mm256_sign_epi8(four_everywhere(x + 4 * part), weight);
         const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weight), signed_x);
         total = _mm256_add_epi32(total, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }
-    return {_mm256_cvtepi32_ps(total)};
+    return {total};
 }
 
 }  // namespace trillm
+
+#include "dots.h"

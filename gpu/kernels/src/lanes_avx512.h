@@ -17,6 +17,10 @@ struct Floats {
     __m512 value;
 };
 
+struct Ints {
+    __m512i value;
+};
+
 struct Bytes {
     __m512i value;
 };
@@ -64,6 +68,11 @@ inline float largest(Floats a) {
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
 }
 
+inline Ints zero() { return {_mm512_setzero_si512()}; }
+inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.value, b.value)}; }
+inline Ints times_256(Ints a) { return {_mm512_slli_epi32(a.value, 8)}; }
+inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.value)}; }
+
 inline __m512i four_everywhere(const int8_t* x) {
     int32_t four;
     std::memcpy(&four, x, 4);
@@ -86,24 +95,21 @@ inline void load_signed(const uint8_t* from, Bytes (&weights)[8]) {
         weights[part].value = _mm512_xor_si512(_mm512_loadu_si512(from + part * 64), sign);
 }
 
-// Per lane, activations times the parts' unsigned weights, added to `start`.
-template <int kFirst, int kParts>
-inline Floats dot_unsigned(const Bytes (&weights)[8], const int8_t* x, __m512i start) {
-    __m512i first = start, second = _mm512_setzero_si512();  // two chains, for the instruction's latency
-    for (int part = kFirst; part < kFirst + kParts; part += 2) {
-        first = _mm512_dpbusd_epi32(first, weights[part].value, four_everywhere(x + 4 * part));
-        second = _mm512_dpbusd_epi32(second, weights[part + 1].value, four_everywhere(x + 4 * part + 4));
-    }
-    return {_mm512_cvtepi32_ps(_mm512_add_epi32(first, second))};
+inline Ints correction(int32_t x_sum) { return {_mm512_set1_epi32(-128 * x_sum)}; }
+
+// As many at a time as keep the unit busy for the instruction's latency.
+template <int kFirst, int kParts, int kDots>
+inline void dot_signed(const Bytes (&weights)[8], const int8_t* const (&x)[kDots], Ints (&sums)[kDots]) {
+#pragma GCC unroll 8
+    for (int part = kFirst; part < kFirst + kParts; part++)
+#pragma GCC unroll 8
+        for (int i = 0; i < kDots; i++)
+            sums[i].value = _mm512_dpbusd_epi32(sums[i].value, weights[part].value, four_everywhere(x[i] + 4 * part));
 }
 
-inline Floats dot_nibbles(const Bytes (&weights)[8], const int8_t* x) {
-    return dot_unsigned<0, 8>(weights, x, _mm512_setzero_si512());
-}
-
-template <int kFirst, int kParts>
-inline Floats dot_signed(const Bytes (&weights)[8], const int8_t* x, int32_t x_sum) {
-    return dot_unsigned<kFirst, kParts>(weights, x, _mm512_set1_epi32(-128 * x_sum));
+template <int kDots>
+inline void dot_nibbles(const Bytes (&weights)[8], const int8_t* const (&x)[kDots], Ints (&sums)[kDots]) {
+    dot_signed<0, 8>(weights, x, sums);
 }
 
 }  // namespace trillm

@@ -22,6 +22,11 @@ struct Floats {
     float32x4_t high;
 };
 
+struct Ints {
+    int32x4_t low;
+    int32x4_t high;
+};
+
 struct Bytes {
     int8x16_t low;
     int8x16_t high;
@@ -77,6 +82,11 @@ inline float largest(Floats a) {
     return first > second ? first : second;
 }
 
+inline Ints zero() { return {vdupq_n_s32(0), vdupq_n_s32(0)}; }
+inline Ints operator+(Ints a, Ints b) { return {vaddq_s32(a.low, b.low), vaddq_s32(a.high, b.high)}; }
+inline Ints times_256(Ints a) { return {vshlq_n_s32(a.low, 8), vshlq_n_s32(a.high, 8)}; }
+inline Floats to_floats(Ints a) { return {vcvtq_f32_s32(a.low), vcvtq_f32_s32(a.high)}; }
+
 inline void unpack_nibbles(const uint8_t* packed, Bytes (&weights)[8]) {
     const uint8x16_t low = vdupq_n_u8(15);
     for (int part = 0; part < 4; part++) {
@@ -92,23 +102,27 @@ inline void load_signed(const uint8_t* from, Bytes (&weights)[8]) {
                          vreinterpretq_s8_u8(vld1q_u8(from + part * 32 + 16))};
 }
 
+inline Ints correction(int32_t /*x_sum*/) { return zero(); }
+
 #ifdef __ARM_FEATURE_DOTPROD
 
 template <int kFirst, int kParts>
-inline Floats dot_signed(const Bytes (&weights)[8], const int8_t* x, int32_t /*x_sum*/) {
+inline Ints dot_signed(const Bytes (&weights)[8], const int8_t* x, Ints added_to) {
     // The instruction takes a part's activations, which all lanes share, from a quarter of a register.
     int8x16_t four_parts[kParts / 4];
     for (int i = 0; i < kParts / 4; i++) four_parts[i] = vld1q_s8(x + 4 * kFirst + 16 * i);
-    int32x4_t low = vdupq_n_s32(0), high = low;
+    auto [low, high] = added_to;
     [&]<int... kPart>(std::integer_sequence<int, kPart...>) {
         ((low = vdotq_laneq_s32(low, weights[kFirst + kPart].low, four_parts[kPart / 4], kPart % 4),
           high = vdotq_laneq_s32(high, weights[kFirst + kPart].high, four_parts[kPart / 4], kPart % 4)),
          ...);
     }(std::make_integer_sequence<int, kParts>{});
-    return {vcvtq_f32_s32(low), vcvtq_f32_s32(high)};
+    return {low, high};
 }
 
-inline Floats dot_nibbles(const Bytes (&weights)[8], const int8_t* x) { return dot_signed<0, 8>(weights, x, 0); }
+inline Ints dot_nibbles(const Bytes (&weights)[8], const int8_t* x, Ints added_to) {
+    return dot_signed<0, 8>(weights, x, added_to);
+}
 
 #else
 
@@ -118,7 +132,7 @@ inline int8x16_t four_everywhere(const int8_t* x) {
     return vreinterpretq_s8_s32(vdupq_n_s32(four));
 }
 
-inline Floats dot_nibbles(const Bytes (&weights)[8], const int8_t* x) {
+inline Ints dot_nibbles(const Bytes (&weights)[8], const int8_t* x, Ints added_to) {
     // A byte's products fit into 16 bits even when all eight parts are added: 8 * 15 * 128 = 15,360.
     int16x8_t sums[4] = {vdupq_n_s16(0), vdupq_n_s16(0), vdupq_n_s16(0), vdupq_n_s16(0)};  // of two lanes each
     for (int part = 0; part < 8; part++) {
@@ -128,12 +142,12 @@ inline Floats dot_nibbles(const Bytes (&weights)[8], const int8_t* x) {
         sums[2] = vmlal_s8(sums[2], vget_low_s8(weights[part].high), vget_low_s8(four));
         sums[3] = vmlal_high_s8(sums[3], weights[part].high, four);
     }
-    return {vcvtq_f32_s32(vpaddq_s32(vpaddlq_s16(sums[0]), vpaddlq_s16(sums[1]))),
-            vcvtq_f32_s32(vpaddq_s32(vpaddlq_s16(sums[2]), vpaddlq_s16(sums[3])))};
+    return added_to + Ints{vpaddq_s32(vpaddlq_s16(sums[0]), vpaddlq_s16(sums[1])),
+                           vpaddq_s32(vpaddlq_s16(sums[2]), vpaddlq_s16(sums[3]))};
 }
 
 template <int kFirst, int kParts>
-inline Floats dot_signed(const Bytes (&weights)[8], const int8_t* x, int32_t /*x_sum*/) {
+inline Ints dot_signed(const Bytes (&weights)[8], const int8_t* x, Ints added_to) {
     // One product fits into 16 bits, two may not: pairs are added in 32.
     int32x4_t sums[4] = {vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0), vdupq_n_s32(0)};  // of two lanes each
     for (int part = kFirst; part < kFirst + kParts; part++) {
@@ -143,9 +157,11 @@ inline Floats dot_signed(const Bytes (&weights)[8], const int8_t* x, int32_t /*x
         sums[2] = vpadalq_s16(sums[2], vmull_s8(vget_low_s8(weights[part].high), vget_low_s8(four)));
         sums[3] = vpadalq_s16(sums[3], vmull_high_s8(weights[part].high, four));
     }
-    return {vcvtq_f32_s32(vpaddq_s32(sums[0], sums[1])), vcvtq_f32_s32(vpaddq_s32(sums[2], sums[3]))};
+    return added_to + Ints{vpaddq_s32(sums[0], sums[1]), vpaddq_s32(sums[2], sums[3])};
 }
 
 #endif
 
 }  // namespace trillm
+
+#include "dots.h"

@@ -23,6 +23,10 @@ struct Floats {
     float lane[kLanes];
 };
 
+struct Ints {
+    int32_t lane[kLanes];
+};
+
 struct Bytes {
     uint8_t byte[kLanes][4];
 };
@@ -128,25 +132,37 @@ inline void unpack_nibbles(const uint8_t* packed, Bytes (&weights)[8]) {
 // 32 signed bytes of each lane, in eight parts of [lane][4].
 inline void load_signed(const uint8_t* from, Bytes (&weights)[8]) { std::memcpy(weights, from, sizeof weights); }
 
-// Per lane, the dot product of 32 weights of 0 to 15 with 32 activations.
-inline Floats dot_nibbles(const Bytes (&weights)[8], const int8_t* x) {
-    return each_lane([&](int i) {
-        int32_t total = 0;
-        for (int part = 0; part < 8; part++)
-            for (int j = 0; j < 4; j++) total += weights[part].byte[i][j] * x[part * 4 + j];
-        return static_cast<float>(total);
-    });
+inline Ints zero() { return {}; }
+inline Ints operator+(Ints a, Ints b) {
+    for (int i = 0; i < kLanes; i++) a.lane[i] += b.lane[i];
+    return a;
+}
+inline Ints times_256(Ints a) {
+    for (int32_t& lane : a.lane) lane *= 256;
+    return a;
+}
+inline Floats to_floats(Ints a) {
+    return each_lane([&](int i) { return static_cast<float>(a.lane[i]); });
 }
 
-// Per lane, the dot product of `kParts` * 4 signed weights with activations, whose sum is `x_sum`.
+// What dot_signed needs to be added for activations whose sum is `x_sum`.
+inline Ints correction(int32_t /*x_sum*/) { return zero(); }
+
+// Per lane, the dot product of `kParts` * 4 signed weights with activations, added to `added_to`.
 template <int kFirst, int kParts>
-inline Floats dot_signed(const Bytes (&weights)[8], const int8_t* x, int32_t /*x_sum*/) {
-    return each_lane([&](int i) {
-        int32_t total = 0;
+inline Ints dot_signed(const Bytes (&weights)[8], const int8_t* x, Ints added_to) {
+    for (int i = 0; i < kLanes; i++)
         for (int part = kFirst; part < kFirst + kParts; part++)
-            for (int j = 0; j < 4; j++) total += static_cast<int8_t>(weights[part].byte[i][j]) * x[part * 4 + j];
-        return static_cast<float>(total);
-    });
+            for (int j = 0; j < 4; j++)
+                added_to.lane[i] += static_cast<int8_t>(weights[part].byte[i][j]) * x[part * 4 + j];
+    return added_to;
+}
+
+// The same for 32 weights of 0 to 15.
+inline Ints dot_nibbles(const Bytes (&weights)[8], const int8_t* x, Ints added_to) {
+    return dot_signed<0, 8>(weights, x, added_to);
 }
 
 }  // namespace trillm
+
+#include "dots.h"

@@ -16,7 +16,7 @@
 namespace trillm {
 
 struct LinearInput {
-    const float* x;     // [tokens][columns], what float formats read
+    const float* x;       // [tokens][columns], what float formats read
     Quantised quantised;  // the same, what quantised formats read
 };
 
@@ -27,20 +27,39 @@ struct LinearOutput {
     const float* bias;  // [rows], or null
 };
 
-// Per lane, the weights of a block (or a half of it) times one token's activations in units of their scale.
-template <Quantisation Kind, int kHalf>
-inline Floats dot(const Bytes (&weights)[8], const int8_t* x, const int32_t* half_sums) {
-    if constexpr (Kind::kWeightBytes == 16) return dot_nibbles(weights, x);
-    else if constexpr (Kind::kScales == 1) return dot_signed<0, 8>(weights, x, half_sums[0] + half_sums[1]);
-    else return dot_signed<kHalf * 4, 4>(weights, x, half_sums[kHalf]);
+// Per lane, the weights of a block (or a half of it) times the activations of kTokens tokens in units of their scale.
+template <Quantisation Kind, int kHalf, int kTokens, class Block>
+inline void dot(const Bytes (&weights)[8], const Block* x, Floats (&products)[kTokens]) {
+    constexpr bool kNibbles = Kind::kWeightBytes == 16;
+    constexpr int kParts = Kind::kScales == 1 ? 8 : 4, kFirst = kHalf * kParts;
+    constexpr int kDots = Block::kFine ? 2 * kTokens : kTokens;
+    const int8_t* values[kDots];
+    Ints sums[kDots];
+    for (int t = 0; t < kTokens; t++) {
+        values[t] = x[t].values;
+        sums[t] = zero();
+        if constexpr (!kNibbles)
+            sums[t] = correction(Kind::kScales == 1 ? x[t].half_sums[0] + x[t].half_sums[1] : x[t].half_sums[kHalf]);
+        if constexpr (Block::kFine) {
+            values[kTokens + t] = x[t].fine;
+            sums[kTokens + t] = sums[t];
+            sums[t] = zero();
+        }
+    }
+    if constexpr (kNibbles) dot_nibbles<kDots>(weights, values, sums);
+    else dot_signed<kFirst, kParts, kDots>(weights, values, sums);
+    for (int t = 0; t < kTokens; t++) {
+        if constexpr (Block::kFine) sums[t] = times_256(sums[t]) + sums[kTokens + t];
+        products[t] = to_floats(sums[t]);
+    }
 }
 
-template <int kTokens, bool kFine, Quantisation Kind>
-inline void multiply_blocks(const Matrix& w, size_t group, const Quantised& in, size_t token, Floats (&sums)[kTokens]) {
+template <int kTokens, Quantisation Kind, class Block>
+inline void multiply_blocks(const Matrix& w, size_t group, const Block* x, size_t width, Floats (&sums)[kTokens]) {
+    constexpr int kTogether = kTokens > 1 ? 2 : 1;
     const size_t blocks = w.columns / kBlock;
     const uint8_t* from = w.data + group * blocks * kBlockBytes<Kind>;
-    const Floats step = broadcast(1.0f / kFineSteps);
-    for (size_t block = 0; block < blocks; block++, from += kBlockBytes<Kind>) {
+    for (size_t block = 0; block < blocks; block++, from += kBlockBytes<Kind>, x += width) {
         const auto* scales = reinterpret_cast<const typename Kind::Scale*>(from);
         Floats scale[Kind::kScales], minimum;
         for (int i = 0; i < Kind::kScales; i++) scale[i] = load(scales + i * kLanes);
@@ -48,31 +67,35 @@ inline void multiply_blocks(const Matrix& w, size_t group, const Quantised& in, 
         Bytes weights[8];
         if constexpr (Kind::kWeightBytes == 16) unpack_nibbles(from + kWeightsOffset<Kind>, weights);
         else load_signed(from + kWeightsOffset<Kind>, weights);
-#pragma GCC unroll 8
-        for (int t = 0; t < kTokens; t++) {
-            const size_t at = (token + t) * blocks + block;
-            const Floats x_scale = broadcast(in.scales[at]);
-            const auto add_half = [&]<int kHalf>() {
-                Floats product = dot<Kind, kHalf>(weights, in.values + at * kBlock, in.half_sums + at * 2);
-                if constexpr (kFine)
-                    product = fma(dot<Kind, kHalf>(weights, in.fine + at * kBlock, in.fine_half_sums + at * 2), step, product);
-                sums[t] = fma(product, scale[kHalf] * x_scale, sums[t]);
-            };
-            add_half.template operator()<0>();
-            if constexpr (Kind::kScales == 2) add_half.template operator()<1>();
-            if constexpr (Kind::kMinimum) sums[t] = fma(minimum, broadcast(in.scaled_sums[at]), sums[t]);
+#pragma GCC unroll 16
+        for (int t = 0; t < kTokens; t += kTogether) {
+            Floats products[kTogether];
+            dot<Kind, 0>(weights, x + t, products);
+            for (int i = 0; i < kTogether; i++)
+                sums[t + i] = fma(products[i], scale[0] * broadcast(x[t + i].scale), sums[t + i]);
+            if constexpr (Kind::kScales == 2) {
+                dot<Kind, 1>(weights, x + t, products);
+                for (int i = 0; i < kTogether; i++)
+                    sums[t + i] = fma(products[i], scale[1] * broadcast(x[t + i].scale), sums[t + i]);
+            }
+            if constexpr (Kind::kMinimum)
+                for (int i = 0; i < kTogether; i++)
+                    sums[t + i] = fma(minimum, broadcast(x[t + i].scaled_sum), sums[t + i]);
         }
     }
 }
 
 template <int kTokens, Quantisation Kind>
-inline void multiply(Kind, const Matrix& w, size_t group, const LinearInput& in, size_t token, Floats (&sums)[kTokens]) {
-    if (in.quantised.fine) multiply_blocks<kTokens, true, Kind>(w, group, in.quantised, token, sums);
-    else multiply_blocks<kTokens, false, Kind>(w, group, in.quantised, token, sums);
+inline void multiply(Kind, const Matrix& w, size_t group, const LinearInput& in, size_t width, size_t token,
+                     Floats (&sums)[kTokens]) {
+    const size_t first = first_block(token, w.columns / kBlock, width);
+    if (in.quantised.fine) multiply_blocks<kTokens, Kind>(w, group, in.quantised.fine + first, width, sums);
+    else multiply_blocks<kTokens, Kind>(w, group, in.quantised.coarse + first, width, sums);
 }
 
 template <int kTokens, class Number>
-inline void multiply(Number, const Matrix& w, size_t group, const LinearInput& in, size_t token, Floats (&sums)[kTokens]) {
+inline void multiply(Number, const Matrix& w, size_t group, const LinearInput& in, size_t /*width*/, size_t token,
+                     Floats (&sums)[kTokens]) {
     const auto* from = reinterpret_cast<const Number*>(w.data) + group * w.columns * kLanes;
     const float* x = in.x + token * w.columns;
     for (size_t column = 0; column < static_cast<size_t>(w.columns); column++) {
@@ -99,24 +122,31 @@ inline void write(Floats sums, const Matrix& w, size_t group, const LinearOutput
 }
 
 template <int kTokens, class Kind>
-inline void tile(Kind kind, const Matrix& w, size_t group, const LinearInput& in, size_t token, const LinearOutput& out) {
+inline void tile(Kind kind, const Matrix& w, size_t group, const LinearInput& in, size_t width, size_t token,
+                 const LinearOutput& out) {
     Floats sums[kTokens];
     for (Floats& each : sums) each = broadcast(0.0f);
-    multiply<kTokens>(kind, w, group, in, token, sums);
+    multiply<kTokens>(kind, w, group, in, width, token, sums);
     for (int t = 0; t < kTokens; t++) write(sums[t], w, group, out, token + t);
 }
 
-constexpr int kTileTokens = kLanes == 16 ? 8 : 4;  // as many as the registers hold
+// Tokens of the largest tile: as many as the registers hold.
+constexpr int kTileTokens = kLanes == 16 ? 16 : 4;
 
-// Groups [first_group, last_group) of W for tokens [token, last_token).
-inline void linear(const Matrix& w, const LinearInput& in, const LinearOutput& out, size_t first_group,
+// Groups [first_group, last_group) of W for tokens [token, last_token), of which `token` starts a panel; panels are
+// `width` tokens wide.
+inline void linear(const Matrix& w, const LinearInput& in, size_t width, const LinearOutput& out, size_t first_group,
                    size_t last_group, size_t token, size_t last_token) {
     with_format(w.format, [&]<class Kind>(Kind kind) {
         for (size_t group = first_group; group < last_group; group++) {
             size_t t = token;
-            for (; t + kTileTokens <= last_token; t += kTileTokens) tile<kTileTokens>(kind, w, group, in, t, out);
-            for (; t + 2 <= last_token; t += 2) tile<2>(kind, w, group, in, t, out);
-            for (; t < last_token; t++) tile<1>(kind, w, group, in, t, out);
+            for (; t + kTileTokens <= last_token; t += kTileTokens) tile<kTileTokens>(kind, w, group, in, width, t, out);
+            if constexpr (kTileTokens > 8)
+                for (; t + 8 <= last_token; t += 8) tile<8>(kind, w, group, in, width, t, out);
+            if constexpr (kTileTokens > 4)
+                for (; t + 4 <= last_token; t += 4) tile<4>(kind, w, group, in, width, t, out);
+            for (; t + 2 <= last_token; t += 2) tile<2>(kind, w, group, in, width, t, out);
+            for (; t < last_token; t++) tile<1>(kind, w, group, in, width, t, out);
         }
     });
 }

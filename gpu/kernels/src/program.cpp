@@ -54,13 +54,13 @@ void run(const Norm& op, const Step& step, Pool& pool) {
     for_each_token(pool, step, op.size, [&](int token) {
         float* into = op.into + static_cast<size_t>(token) * op.size;
         rms_norm(op.x + static_cast<size_t>(token) * op.size, op.weight, op.eps, op.size, into);
-        if (op.quantised.values) quantise_row(into, op.size, op.quantised, token);
+        if (op.quantised.kept()) quantise(into, op.size, op.quantised, token, step.tokens);
     });
 }
 
 void run(const Quantise& op, const Step& step, Pool& pool) {
     for_each_token(pool, step, op.size, [&](int token) {
-        quantise_row(op.x + static_cast<size_t>(token) * op.size, op.size, op.quantised, token);
+        quantise(op.x + static_cast<size_t>(token) * op.size, op.size, op.quantised, token, step.tokens);
     });
 }
 
@@ -78,7 +78,7 @@ void run(const Linear& op, const Step& step, Pool& pool) {
     const int pieces = divided_up(groups, together);
     pool.run(pieces * token_tiles, [&](int chunk) {
         const int group = chunk % pieces * together, token = chunk / pieces * kTokens;
-        linear(op.weight, op.in, op.out, group, std::min(groups, group + together), token,
+        linear(op.weight, op.in, panel_width(step.tokens), op.out, group, std::min(groups, group + together), token,
                std::min(step.tokens, token + kTokens));
     });
 }
@@ -120,36 +120,55 @@ void run(const Rotate& op, const Step& step, Pool& pool) {
     });
 }
 
+// A chunk is some tokens of one sequence in all heads, or in one if there would be few chunks otherwise.
 void run(const Attend& op, const Step& step, Pool& pool) {
+    constexpr int kChunksPerThread = 4;
     const auto [heads, kv_heads, head_dim] = op.heads;
     const int width = (heads + 2 * kv_heads) * head_dim, per_kv_head = heads / kv_heads;
+    const int heads_together = step.tasks >= kChunksPerThread * pool.threads() ? kv_heads : 1;
+    const int pieces = kv_heads / heads_together;
     const size_t head_stride = static_cast<size_t>(step.block_size) * head_dim;
-    pool.run(step.tasks * kv_heads, [&](int chunk) {
-        const int32_t* task = step.task + chunk / kv_heads * 3;
-        const int kv_head = chunk % kv_heads;
+    const auto cached = [&](const Span& span, int kv_head) {
+        return CachedHead{op.cache.keys + kv_head * head_stride,
+                          op.cache.values + kv_head * head_stride,
+                          step.blocks + span.first_block,
+                          kv_heads * head_stride,
+                          step.block_size,
+                          head_dim};
+    };
+    const auto first_position = [&](int position) { return op.window > 0 ? std::max(0, position + 1 - op.window) : 0; };
+    pool.run(step.tasks * pieces, [&](int chunk) {
+        const int32_t* task = step.task + chunk / pieces * 3;
         const Span& span = step.span[task[0]];
-        const CachedHead cached{op.cache.keys + kv_head * head_stride,
-                                op.cache.values + kv_head * head_stride,
-                                step.blocks + span.first_block,
-                                kv_heads * head_stride,
-                                step.block_size,
-                                head_dim};
-        Query queries[kQueries];
-        int count = 0;
-        for (int i = task[1]; i < task[1] + task[2]; i++) {
-            const size_t token = span.first_token + i;
-            const int position = span.start + i;
-            const int first = op.window > 0 ? std::max(0, position + 1 - op.window) : 0;
-            for (int h = kv_head * per_kv_head; h < (kv_head + 1) * per_kv_head; h++) {
-                queries[count++] = {op.qkv + token * width + h * head_dim,
-                                    op.into + (token * heads + h) * head_dim, first, position + 1};
-                if (count == kQueries) {
-                    attend(cached, queries, count);
-                    count = 0;
+        const int first_head = chunk % pieces * heads_together;
+        // Chunks are handed out from the last to the first, to as many threads as there are.
+        const int next_chunk = std::max(0, chunk - pool.threads());
+        const Span& next_span = step.span[step.task[next_chunk / pieces * 3]];
+        const int next_first = first_position(next_span.start);
+        const Ahead next(cached(next_span, next_chunk % pieces * heads_together), heads_together, next_first,
+                         std::min(next_first / kTilePositions * kTilePositions + kTilePositions, next_span.start + 1));
+        Batch batches[kBatches];
+        int count = 0, began_with = first_head;
+        for (int kv_head = first_head; kv_head < first_head + heads_together; kv_head++) {
+            for (int i = 0; i < task[2] * per_kv_head; i++) {
+                const int in_span = task[1] + i / per_kv_head, position = span.start + in_span;
+                const size_t token = span.first_token + in_span;
+                const int h = kv_head * per_kv_head + i % per_kv_head;
+                if (i % kQueries == 0) {
+                    if (count == kBatches) {
+                        attend(batches, count, kv_head - began_with + 1, next);
+                        count = 0;
+                        began_with = kv_head;
+                    }
+                    batches[count++] = {cached(span, kv_head), {}, 0};
                 }
+                Batch& batch = batches[count - 1];
+                batch.queries[batch.count++] = {op.qkv + token * width + h * head_dim,
+                                                op.into + (token * heads + h) * head_dim, first_position(position),
+                                                position + 1, {}};
             }
         }
-        attend(cached, queries, count);
+        attend(batches, count, first_head + heads_together - began_with, next);
     });
 }
 
@@ -157,7 +176,7 @@ void run(const Gate& op, const Step& step, Pool& pool) {
     for_each_token(pool, step, op.size * 2, [&](int token) {
         float* into = op.into + static_cast<size_t>(token) * op.size;
         gated_silu(op.gate_up + static_cast<size_t>(token) * op.size * 2, op.size, into);
-        if (op.quantised.values) quantise_row(into, op.size, op.quantised, token);
+        if (op.quantised.kept()) quantise(into, op.size, op.quantised, token, step.tokens);
     });
 }
 

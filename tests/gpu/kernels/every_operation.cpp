@@ -65,22 +65,17 @@ void print(const std::string& name, const std::vector<Number>& numbers) {
 struct Rows {
     int tokens, columns;
     std::vector<float> numbers;
-    size_t blocks = static_cast<size_t>(tokens) * columns / kBlock;
-    std::vector<int8_t> values = std::vector<int8_t>(blocks * kBlock), fine = values;
-    std::vector<float> scales = std::vector<float>(blocks), scaled_sums = scales;
-    std::vector<int32_t> half_sums = std::vector<int32_t>(blocks * 2), fine_half_sums = half_sums;
+    size_t blocks = static_cast<size_t>(divided_up(tokens, kPanelTokens)) * kPanelTokens * columns / kBlock;
+    std::vector<CoarseBlock> coarse = std::vector<CoarseBlock>(blocks);
+    std::vector<FineBlock> fine = std::vector<FineBlock>(blocks);
 
     Quantised quantised(bool is_fine) {
-        return {values.data(), scales.data(), scaled_sums.data(), half_sums.data(), is_fine ? fine.data() : nullptr,
-                is_fine ? fine_half_sums.data() : nullptr};
+        return {is_fine ? nullptr : coarse.data(), is_fine ? fine.data() : nullptr};
     }
-    void print_all(const std::string& name) {
-        print(name + " values", values);
-        print(name + " scales", scales);
-        print(name + " scaled sums", scaled_sums);
-        print(name + " half sums", half_sums);
-        print(name + " fine", fine);
-        print(name + " fine half sums", fine_half_sums);
+    void print_fine(const std::string& name) {
+        std::vector<int32_t> words(blocks * sizeof(FineBlock) / sizeof(int32_t));
+        std::memcpy(words.data(), fine.data(), words.size() * sizeof(int32_t));
+        print(name, words);
     }
 };
 
@@ -170,18 +165,18 @@ void print_rows(Random& random) {
     const std::vector<float> weight = random.numbers(kSize);
     const Step step{.tokens = kTokens};
     run_all(step, Quantise{{Kind::quantise}, kSize, in.numbers.data(), in.quantised(true)});
-    in.print_all("quantised");
+    in.print_fine("quantised");
 
     Rows normed{kTokens, kSize, std::vector<float>(kTokens * kSize)};
     run_all(step, Norm{{Kind::norm}, kSize, in.numbers.data(), weight.data(), 1e-5f, normed.numbers.data(),
                        normed.quantised(true)});
     print("norm", normed.numbers);
-    normed.print_all("quantised norm");
+    normed.print_fine("quantised norm");
 
     Rows gated{kTokens, kSize / 2, std::vector<float>(kTokens * kSize / 2)};
     run_all(step, Gate{{Kind::gate}, kSize / 2, in.numbers.data(), gated.numbers.data(), gated.quantised(true)});
     print("gate", gated.numbers);
-    gated.print_all("quantised gate");
+    gated.print_fine("quantised gate");
 }
 
 // Two sequences, in pieces, over a cache that holds NaN where nothing was written.

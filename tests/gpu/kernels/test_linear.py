@@ -103,19 +103,23 @@ def test_what_is_not_finite_stays_so_in_its_row_alone(kind, precision, broken):
     np.testing.assert_array_equal(np.delete(found, 2, axis=0), np.delete(whole, 2, axis=0))
 
 
-def test_activations_are_rounded_to_the_nearest_127th_of_their_block():
-    x = activations(5)
-    x[3] = 0.0
-    x[4] *= 1e-38
+@pytest.mark.parametrize("tokens", [1, 5, 16, 37])
+@pytest.mark.parametrize(("precision", "steps"), [(Precision.COARSE, 1), (Precision.FINE, 256)])
+def test_activations_are_rounded_to_the_nearest_127th_of_their_block_or_a_256th_of_that(tokens, precision, steps):
+    x = activations(tokens)
+    if tokens > 4:
+        x[3] = 0.0
+        x[4] *= 1e-38
     with OpenPool() as pool, OpenPool(library=plain_library()) as plain:
-        rows, expected = pool.quantise(x), plain.quantise(x)
-    for ours, theirs in zip(rows.arrays, expected.arrays, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    values, scales, scaled_sums, half_sums, fine, fine_half_sums = rows.arrays
-    restored = values.reshape(5, -1, 32) * scales[..., None]
-    assert (np.abs(restored.reshape(5, -1) - x)[:4] <= np.repeat(scales, 32, axis=1)[:4] * 0.5001).all()
-    np.testing.assert_array_equal(half_sums, values.reshape(5, -1, 16).sum(axis=2, dtype=np.int32))
-    np.testing.assert_array_equal(fine_half_sums, fine.reshape(5, -1, 16).sum(axis=2, dtype=np.int32))
-    whole = (values + fine / 254.0).reshape(5, -1, 32) * scales[..., None]
-    assert (np.abs(whole.reshape(5, -1) - x)[:4] <= np.repeat(scales, 32, axis=1)[:4] * 0.501 / 254).all()
-    np.testing.assert_allclose(scaled_sums, whole.sum(axis=2), rtol=1e-5, atol=1e-5 * np.abs(scaled_sums).max())
+        found = pool.quantise(x, precision)
+        np.testing.assert_array_equal(found, plain.quantise(x, precision))
+    whole = found["values"].astype(np.int32)
+    if precision is Precision.FINE:
+        whole = whole * 256 + found["fine"]
+    scale = found["scale"][..., None]
+    # A remainder of half a step is kept as 127 of 256ths, since 128 is no int8.
+    far = np.abs(whole * scale - x.reshape(tokens, -1, 32)) > scale * (0.501 if steps == 1 else 1.001)
+    assert not far[: 4 if tokens > 4 else None].any()
+    np.testing.assert_allclose(scale[..., 0] * steps, np.abs(x.reshape(tokens, -1, 32)).max(axis=2) / 127, rtol=1e-6, atol=1e-38)
+    np.testing.assert_array_equal(found["half_sums"], whole.reshape(tokens, -1, 2, 16).sum(axis=3))
+    np.testing.assert_allclose(found["scaled_sum"], scale[..., 0] * whole.sum(axis=2), rtol=1e-5, atol=1e-38)
