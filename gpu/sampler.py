@@ -48,7 +48,8 @@ def choose(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[Choice]:
     for row_logits, row in zip(logits, rows, strict=True):
         _constrain(row_logits, row)
         _penalise(row_logits, row.slot)
-    best, token_ids = logits.max(dim=1)
+    token_ids = _most_probable(logits)
+    best = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
     blocked = best == -math.inf
     drawn = [i for i, row in enumerate(rows) if row.slot.params.temperature > 0.0]
     if drawn:
@@ -58,6 +59,14 @@ def choose(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[Choice]:
         Choice(-1, NOT_FINITE) if is_broken else Choice(-1, NOTHING_ALLOWED) if is_blocked else Choice(token_id)
         for token_id, is_broken, is_blocked in zip(*fetched, strict=True)
     ]
+
+
+def _most_probable(logits: torch.Tensor) -> torch.Tensor:
+    """[rows] int64: where each row of [rows, vocab] has its maximum first. On a CPU numpy finds it several times faster
+    than torch, which took a thirtieth of a step of many sequences."""
+    if logits.device.type == "cpu":
+        return torch.from_numpy(logits.numpy().argmax(axis=1))
+    return logits.argmax(dim=1)
 
 
 def _constrain(logits: torch.Tensor, row: SamplingRow) -> None:

@@ -2,15 +2,24 @@
 token. The scheduler asks it for each step and tells it how long steps took; it holds no clock.
 
 A decode step costs about the same again and again, and each prompt token in it costs about the same more. Both are
-learnt from the steps that ran. What they cost together is kept below a multiple of the decode step alone.
+learnt from the steps that ran. What they cost together is kept below a multiple of the decode step alone. But where
+prompts that are soon done wait beside few sequences that decode, those are the ones to think of, and a step may take
+BURST_SECONDS more: many that start at once are then decoded together instead of a few at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import final
 
 MOST_TIMES = 1.8
 """A step with decoding sequences may take so many times what they take alone."""
+BURST_SECONDS = 0.1
+"""What the prompt tokens of a step may take when many prompts wait beside few sequences that decode."""
+BURST_SHARE = 3
+"""Prompts are many if there are as many as a third of the sequences that decode."""
+SHORT_PROMPT = 256
+"""Tokens of a prompt that is soon done; a longer one counts as the fraction of it that this many are."""
 MIN_CHUNK = 16
 """Prompt tokens in a step whatever they cost, so that prompts go on."""
 PROBE_EVERY = 16
@@ -34,8 +43,9 @@ class ChunkBudget:
         self._token_seconds: float | None = None
         self._num_mixed = 0
 
-    def next_beside_decodes(self) -> int:
-        """Prompt tokens for a step that is being planned and in which sequences decode."""
+    def next_beside(self, num_decodes: int, waiting: Iterable[int]) -> int:
+        """Prompt tokens for a step that is being planned, in which so many sequences decode; `waiting` has the tokens
+        that each prompt still lacks for its first answer."""
         if self._token_seconds is None:
             return self.max_num_tokens
         if self._num_mixed >= PROBE_EVERY:
@@ -43,8 +53,12 @@ class ChunkBudget:
             return 0
         if self._decode_seconds is None:
             return min(MIN_CHUNK, self.max_num_tokens)
-        affordable = int((MOST_TIMES - 1) * self._decode_seconds / self._token_seconds)
-        return min(max(affordable, MIN_CHUNK), self.max_num_tokens)
+        seconds = (MOST_TIMES - 1) * self._decode_seconds
+        num_prompts = sum(min(1.0, SHORT_PROMPT / num_tokens) for num_tokens in waiting)
+        burst = (BURST_SHARE * num_prompts / num_decodes) ** 2
+        if burst > 1.0:
+            seconds = max(seconds, min(seconds * burst, BURST_SECONDS))
+        return min(max(int(seconds / self._token_seconds), MIN_CHUNK), self.max_num_tokens)
 
     def observe(self, num_decodes: int, num_prefill_tokens: int, seconds: float) -> None:
         """A step took so long. Nothing is learnt of one that took no time."""

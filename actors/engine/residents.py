@@ -31,6 +31,11 @@ class Residents:
         """Of sequences that started: looked for in published blocks, and found there."""
         self.num_found_tokens = 0
 
+    @property
+    def num_free_slots(self) -> int:
+        """How many more may run."""
+        return len(self._free_slots)
+
     def __len__(self) -> int:
         return len(self._sequences)
 

@@ -122,7 +122,7 @@ class Scheduler:
             return None
         config = self.config
         draft = StepDraft(self._num_steps + 1, config.max_num_batched_tokens, config.long_prefill_token_threshold)
-        extend_running(draft, self._running, self._chunk_budget)
+        extend_running(draft, self._running, self._waiting, self._chunk_budget)
         for sequence in draft.preempted:
             self._waiting.push(sequence)
             for earlier in self._in_flight:

@@ -5,6 +5,8 @@ Small decisions over a StepDraft, in the order in which the scheduler takes them
 
 from __future__ import annotations
 
+import itertools
+
 from actors.engine.chunk_budget import ChunkBudget
 from actors.engine.draft import StepDraft
 from actors.engine.proposer import Proposer
@@ -13,9 +15,9 @@ from actors.engine.sequence import Sequence, SequenceStatus
 from actors.engine.waiting import WaitingQueue
 
 
-def extend_running(draft: StepDraft, running: Residents, budget: ChunkBudget) -> None:
+def extend_running(draft: StepDraft, running: Residents, waiting: WaitingQueue, budget: ChunkBudget) -> None:
     """One token for whoever decodes, then to the prompts under way, the best rank first, what is left and what those
-    that decode can be asked to wait for.
+    that decode can be asked to wait for, `waiting` being those that want to start.
 
     Whoever has to make room for that is in `draft.preempted`, to be computed again from its prompt and output.
     """
@@ -35,7 +37,9 @@ def extend_running(draft: StepDraft, running: Residents, budget: ChunkBudget) ->
         else:
             _extend(sequence, draft, running)
     if draft.counts:
-        draft.end_decodes(budget.next_beside_decodes())
+        starting = itertools.islice(waiting, running.num_free_slots)
+        lacking = [sequence.num_unplanned_tokens for sequence in (*prompts, *starting)]
+        draft.end_decodes(budget.next_beside(len(draft.counts), lacking))
     for sequence in prompts:
         _extend(sequence, draft, running)
 

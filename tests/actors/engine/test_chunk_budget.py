@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.engine.chunk_budget import MIN_CHUNK, MOST_TIMES, ChunkBudget
+from actors.engine.chunk_budget import BURST_SECONDS, MIN_CHUNK, MOST_TIMES, ChunkBudget
 from actors.engine.scheduler import Scheduler
 from protocol.step import Sampled, StepPlan, StepResult
 from tests.helpers.scheduling import Bench, a_config, a_request
@@ -77,6 +77,20 @@ def test_streams_wait_no_more_than_a_few_times_their_step_beside_a_prompt_per_se
     assert percentile(gaps, 0.99) <= 3 * max(alone, percentile(gaps, 0.5))
 
 
+def test_of_many_that_start_at_once_the_last_need_not_wait_behind_the_first_one_s_stream():
+    """Prompts that wait beside fewer streams get on at nearly full speed, and no stream stops for long."""
+    costs = {"step_seconds": 0.003, "row_seconds": 0.001, "token_seconds": 0.0008}
+    engine = machine(**costs)
+    for index in range(16):
+        engine.scheduler.add(a_request(f"burst{index}", [index + 10] * 128, max_tokens=200))
+    while engine.scheduler.has_work:
+        engine.step()
+    all_prompts_first = 16 * 128 * costs["token_seconds"] + 200 * (costs["step_seconds"] + 16 * costs["row_seconds"])
+    assert engine.now < 1.15 * all_prompts_first
+    gaps = [b - a for times in engine.token_times.values() for a, b in itertools.pairwise(times)]
+    assert max(gaps[20:]) < 1.2 * (BURST_SECONDS + 0.003 + 0.016)
+
+
 def test_a_prompt_beside_streams_is_not_starved():
     """It gets a fair part of the time that a step may take, and the least chunk where one token costs more."""
     for token_seconds, least in ((0.0005, 300), (0.1, MIN_CHUNK * 15)):
@@ -130,7 +144,7 @@ def test_the_budget_stays_within_its_bounds_whatever_steps_take(steps: list, max
     budget = ChunkBudget(max_num_tokens)
     before = 1
     for num_decodes, num_prefill_tokens, seconds in steps:
-        chunk = budget.next_beside_decodes() if num_decodes else max_num_tokens
+        chunk = budget.next_beside(num_decodes, [1000]) if num_decodes else max_num_tokens
         assert chunk == 0 or min(MIN_CHUNK, max_num_tokens) <= chunk <= max_num_tokens
         assert chunk or before, "prompts wait for two steps"
         before = chunk
@@ -142,7 +156,7 @@ def test_the_budget_is_what_the_measured_costs_allow():
     for _ in range(50):
         budget.observe(4, 0, 0.02)
         budget.observe(4, 64, 0.02 + 64 * 0.001)
-    assert budget.next_beside_decodes() == pytest.approx((MOST_TIMES - 1) * 0.02 / 0.001, rel=0.1)
+    assert budget.next_beside(8, [1000]) == pytest.approx((MOST_TIMES - 1) * 0.02 / 0.001, rel=0.1)
 
 
 def test_one_step_that_was_disturbed_changes_little():
@@ -150,12 +164,12 @@ def test_one_step_that_was_disturbed_changes_little():
     for _ in range(50):
         budget.observe(4, 0, 0.02)
         budget.observe(4, 64, 0.02 + 64 * 0.001)
-    before = budget.next_beside_decodes()
+    before = budget.next_beside(8, [1000])
     budget.observe(4, 0, 0.2)
-    assert budget.next_beside_decodes() < 2 * before
+    assert budget.next_beside(8, [1000]) < 2 * before
     for _ in range(3):
         budget.observe(4, 0, 0.02)
-    assert budget.next_beside_decodes() == pytest.approx(before, rel=0.2)
+    assert budget.next_beside(8, [1000]) == pytest.approx(before, rel=0.2)
 
 
 def test_a_prompt_may_be_limited_by_a_threshold_of_its_own(tiny: Path):
@@ -165,3 +179,15 @@ def test_a_prompt_may_be_limited_by_a_threshold_of_its_own(tiny: Path):
     assert [len(row.token_ids) for row in bench.step().rows] == [5, 5]
     bench.run()
     assert len(bench.tokens("a")) == 1
+
+
+def test_prompts_that_are_soon_done_may_hold_up_few_streams_for_longer():
+    budget = ChunkBudget(10_000)
+    for _ in range(50):
+        budget.observe(4, 0, 0.02)
+        budget.observe(4, 64, 0.02 + 64 * 0.001)
+    bounded, burst = budget.next_beside(8, [3000]), int(BURST_SECONDS / 0.001)
+    assert budget.next_beside(8, [100]) == budget.next_beside(8, [100, 50]) == bounded
+    assert budget.next_beside(8, [3000] * 8) == bounded, "these would take seconds"
+    assert budget.next_beside(1, [100] * 8) == pytest.approx(burst, rel=0.1)
+    assert bounded < budget.next_beside(8, [100] * 4) < burst
