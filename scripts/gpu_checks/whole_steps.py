@@ -91,7 +91,7 @@ def _invariance(shape: Shape, dtype: torch.dtype, device: torch.device, parts: D
         model = _model(shape, dtype, device, parts, batch_invariant=True)
     except StartError as error:
         return Finding(name, None, 0.0, error.message)
-    together, alone = (model.logits(_hidden(model, count))[:1] for count in (BATCH, 1))
+    together, alone = (model.logits(_hidden(model, count))[:1].clone() for count in (BATCH, 1))
     return Finding(name, relative_difference(together, alone.cpu().double()), 0.0)
 
 

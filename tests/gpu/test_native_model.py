@@ -47,7 +47,7 @@ def row(start: int, token_ids: list[int], blocks: list[int] = TABLE) -> Row:
 
 def logits_of(model: NativeModel | TorchModel, token_ids: list[int]) -> torch.Tensor:
     with torch.inference_mode():
-        return model.logits(model.compute([row(0, token_ids)]).hidden)
+        return model.logits(model.compute([row(0, token_ids)]).hidden).clone()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -133,7 +133,7 @@ def test_logits_depend_on_no_chunking_no_company_and_no_thread(checkpoint, model
             computed = crowd.compute(rows)
             logits = crowd.logits(computed.hidden)
         for i, one, first in zip(unfinished, rows, computed.first_token, strict=True):
-            found[i].append(logits[first : first + len(one.token_ids)])
+            found[i].append(logits[first : first + len(one.token_ids)].clone())
             done[i] += len(one.token_ids)
     crowd.close()
     for token_ids, parts in zip(prompts, found, strict=True):

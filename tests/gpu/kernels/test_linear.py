@@ -120,6 +120,8 @@ def test_activations_are_rounded_to_the_nearest_127th_of_their_block_or_a_256th_
     # A remainder of half a step is kept as 127 of 256ths, since 128 is no int8.
     far = np.abs(whole * scale - x.reshape(tokens, -1, 32)) > scale * (0.501 if steps == 1 else 1.001)
     assert not far[: 4 if tokens > 4 else None].any()
-    np.testing.assert_allclose(scale[..., 0] * steps, np.abs(x.reshape(tokens, -1, 32)).max(axis=2) / 127, rtol=1e-6, atol=1e-38)
+    np.testing.assert_allclose(
+        scale[..., 0] * steps, np.abs(x.reshape(tokens, -1, 32)).max(axis=2) / 127, rtol=1e-6, atol=1e-38
+    )
     np.testing.assert_array_equal(found["half_sums"], whole.reshape(tokens, -1, 2, 16).sum(axis=3))
     np.testing.assert_allclose(found["scaled_sum"], scale[..., 0] * whole.sum(axis=2), rtol=1e-5, atol=1e-38)
