@@ -113,7 +113,7 @@ def test_prompts_alone_have_the_whole_step():
 def test_what_streams_take_alone_is_measured_again_and_again():
     engine = machine(step_seconds=0.01, row_seconds=0.0, token_seconds=0.001)
     engine.scheduler.add(a_request("stream", [9], max_tokens=3000))
-    for index in range(10):
+    for index in range(40):
         engine.scheduler.add(a_request(str(index), [10 + index] * 2000, max_tokens=1))
     for _ in range(200):
         engine.step()
@@ -156,7 +156,28 @@ def test_the_budget_is_what_the_measured_costs_allow():
     for _ in range(50):
         budget.observe(4, 0, 0.02)
         budget.observe(4, 64, 0.02 + 64 * 0.001)
-    assert budget.next_beside(8, [1000]) == pytest.approx((MOST_TIMES - 1) * 0.02 / 0.001, rel=0.1)
+    assert budget.next_beside(4, [1000]) == pytest.approx((MOST_TIMES - 1) * 0.02 / 0.001, rel=0.1)
+
+
+def test_what_decoding_costs_is_known_for_more_sequences_than_were_seen():
+    budget = ChunkBudget(10_000)
+    for _ in range(30):
+        for num_decodes in (1, 4, 8, 12):
+            budget.observe(num_decodes, 0, 0.003 + 0.001 * num_decodes)
+            budget.observe(num_decodes, 64, 0.003 + 0.001 * num_decodes + 64 * 0.001)
+    budget.observe(14, 0, 0.017)
+    assert budget.next_beside(16, [1000]) == pytest.approx((MOST_TIMES - 1) * 0.019 / 0.001, rel=0.1)
+
+
+def test_prompts_pause_for_a_step_when_many_more_sequences_decode_than_in_the_last_one_without_prompts():
+    budget = ChunkBudget(10_000)
+    for _ in range(3):
+        budget.observe(4, 0, 0.02)
+        budget.observe(4, 64, 0.08)
+    assert budget.next_beside(5, [1000]) > 0
+    assert budget.next_beside(6, [1000]) == 0
+    budget.observe(6, 0, 0.022)
+    assert budget.next_beside(6, [1000]) > 0
 
 
 def test_one_step_that_was_disturbed_changes_little():
@@ -164,12 +185,12 @@ def test_one_step_that_was_disturbed_changes_little():
     for _ in range(50):
         budget.observe(4, 0, 0.02)
         budget.observe(4, 64, 0.02 + 64 * 0.001)
-    before = budget.next_beside(8, [1000])
+    before = budget.next_beside(4, [1000])
     budget.observe(4, 0, 0.2)
-    assert budget.next_beside(8, [1000]) < 2 * before
+    assert budget.next_beside(4, [1000]) < 2 * before
     for _ in range(3):
         budget.observe(4, 0, 0.02)
-    assert budget.next_beside(8, [1000]) == pytest.approx(before, rel=0.2)
+    assert budget.next_beside(4, [1000]) == pytest.approx(before, rel=0.2)
 
 
 def test_a_prompt_may_be_limited_by_a_threshold_of_its_own(tiny: Path):
@@ -186,8 +207,8 @@ def test_prompts_that_are_soon_done_may_hold_up_few_streams_for_longer():
     for _ in range(50):
         budget.observe(4, 0, 0.02)
         budget.observe(4, 64, 0.02 + 64 * 0.001)
-    bounded, burst = budget.next_beside(8, [3000]), int(BURST_SECONDS / 0.001)
-    assert budget.next_beside(8, [100]) == budget.next_beside(8, [100, 50]) == bounded
-    assert budget.next_beside(8, [3000] * 8) == bounded, "these would take seconds"
+    bounded, burst = budget.next_beside(4, [3000]), int(BURST_SECONDS / 0.001)
+    assert budget.next_beside(4, [100]) == bounded
+    assert budget.next_beside(4, [3000] * 8) == bounded, "these would take seconds"
     assert budget.next_beside(1, [100] * 8) == pytest.approx(burst, rel=0.1)
-    assert bounded < budget.next_beside(8, [100] * 4) < burst
+    assert bounded < budget.next_beside(4, [100] * 2) < burst
