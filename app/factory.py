@@ -15,6 +15,7 @@ from app.grammar import RequestGrammars
 from app.request_label import HEADER, request_label
 from app.routes.chat import chat_routes
 from app.routes.completions import completion_routes
+from app.routes.docs import docs_routes
 from app.routes.models import model_routes
 from app.routes.ops import ops_routes
 from app.routes.tokens import token_routes
@@ -38,6 +39,7 @@ def create_app(services: Services) -> QuartTrio:
         model_routes(services),
         token_routes(services),
         ops_routes(services),
+        docs_routes(services),
     ):
         app.register_blueprint(blueprint)
     if services.api_keys:

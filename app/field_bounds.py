@@ -1,0 +1,87 @@
+"""What the requests' fields may be beyond their types, as JSON Schema says it: app/openapi.py adds it to what msgspec
+gives. The checks themselves are in app/sampling.py and beside the routes; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from app.limits import Limits
+
+Keywords = dict[str, object]
+Bounds = dict[str, dict[str, Keywords]]
+"""Field to JSON type to keywords for the alternative of that type."""
+
+_TOKEN_ID: Keywords = {"type": "integer", "minimum": 0}
+
+
+def field_bounds(limits: Limits) -> dict[str, Bounds]:
+    """By the name of the struct. What depends on the model (token ids, lengths) has only its lower bound."""
+    sampling = _sampling(limits)
+    messages: Bounds = {"messages": {"array": {"minItems": 1, "maxItems": limits.max_messages}}}
+    tools: Bounds = {"tools": {"array": {"maxItems": limits.max_tools}}}
+    counted: Keywords = {"minimum": 0, "maximum": limits.max_logprobs}
+    return {
+        "ChatRequest": sampling
+        | messages
+        | tools
+        | {
+            "max_tokens": {"integer": {"minimum": 1}},
+            "max_completion_tokens": {"integer": {"minimum": 1}},
+            "top_logprobs": {"integer": counted},
+            "chat_template": {"string": {"maxLength": 0}},
+        },
+        "CompletionRequest": sampling
+        | {
+            "max_tokens": {"integer": {"minimum": 0}},
+            "logprobs": {"integer": counted},
+            "prompt": {"string": {"minLength": 1}, "array": {"minItems": 1}},
+            "suffix": {"string": {"maxLength": 0}},
+        },
+        "TokenizeRequest": messages | tools,
+        "DetokenizeRequest": {"tokens": {"array": {"items": _TOKEN_ID}}},
+        "ResponseFormat": {"type": {"string": {"enum": ["text", "json_object", "json_schema"]}}},
+        "Tool": {"type": {"string": {"const": "function"}}},
+        "NamedToolChoice": {"type": {"string": {"const": "function"}}},
+    }
+
+
+def _sampling(limits: Limits) -> Bounds:
+    penalty: dict[str, Keywords] = {"number": {"minimum": -2, "maximum": 2}}
+    return {
+        "temperature": {"number": {"minimum": 0, "maximum": 2}},
+        "top_p": {"number": {"exclusiveMinimum": 0, "maximum": 1}},
+        "top_k": {"integer": {"minimum": -1}},
+        "min_p": {"number": {"minimum": 0, "maximum": 1}},
+        "presence_penalty": penalty,
+        "frequency_penalty": penalty,
+        "repetition_penalty": {"number": {"exclusiveMinimum": 0, "maximum": 100}},
+        "n": {"integer": {"minimum": 1, "maximum": limits.max_n}},
+        "best_of": {"integer": {"minimum": 1, "maximum": limits.max_n}},
+        "seed": {"integer": {"minimum": -(2**63), "maximum": 2**63 - 1}},
+        "priority": {"integer": {"minimum": -(2**31), "maximum": 2**31 - 1}},
+        "min_tokens": {"integer": {"minimum": 0}},
+        "prompt_logprobs": {"integer": {"minimum": 0, "maximum": limits.max_logprobs}},
+        "cache_salt": {"string": {"minLength": 1, "maxLength": limits.max_cache_salt_length}},
+        "logit_bias": {
+            "object": {
+                "maxProperties": limits.max_logit_bias,
+                "propertyNames": {"pattern": "^[0-9]{1,10}$"},
+                "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+            }
+        },
+        "allowed_token_ids": {"array": {"minItems": 1, "items": _TOKEN_ID}},
+        "stop_token_ids": {"array": {"maxItems": limits.max_stop_token_ids, "items": _TOKEN_ID}},
+        "bad_words": {
+            "array": {
+                "maxItems": limits.max_bad_words,
+                "items": {"type": "string", "minLength": 1, "maxLength": limits.max_bad_word_length},
+            }
+        },
+        "stop": {
+            "string": {"minLength": 1, "maxLength": limits.max_stop_length},
+            "array": {
+                "maxItems": limits.max_stop,
+                "items": {"type": "string", "minLength": 1, "maxLength": limits.max_stop_length},
+            },
+        },
+        "use_beam_search": {"boolean": {"const": False}},
+    }

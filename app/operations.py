@@ -1,0 +1,165 @@
+"""Every operation of the HTTP API as data: what app/openapi.py describes, and a test compares with the registered
+routes. The routes themselves are in app/routes; what is added there is added here.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+from attrs import frozen
+
+from app.auth import PUBLIC_PATHS
+from app.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
+from app.schemas.completions import Completion, CompletionRequest
+from app.schemas.models import Model, ModelList
+from app.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream"
+PLAIN_TEXT = "text/plain"
+HTML = "text/html"
+
+Struct = type[msgspec.Struct]
+
+OF_A_BODY = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+)
+OF_A_MODEL = (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
+OF_GENERATING = (*OF_A_BODY, *OF_A_MODEL, HTTPStatus.NOT_IMPLEMENTED)
+
+
+class VersionAnswer(msgspec.Struct, frozen=True):
+    """The server's version."""
+
+    version: str
+
+
+@frozen(kw_only=True)
+class Query:
+    """One parameter of a query string."""
+
+    name: str
+    schema: dict[str, object]
+    description: str
+
+
+@frozen(kw_only=True)
+class Operation:
+    """One method of one path."""
+
+    method: str
+    path: str
+    """With its parameters in braces; each is a string."""
+    name: str
+    """Unique; what generated clients call it."""
+    summary: str
+    body: Struct | None = None
+    answer: Struct | None = None
+    """Of status 200, as JSON."""
+    media_type: str | None = None
+    """Of an answer that is no JSON; None with no `answer` either: there is no body."""
+    streamed: Struct | None = None
+    """What each event of a streamed answer holds."""
+    query: tuple[Query, ...] = ()
+    errors: tuple[HTTPStatus, ...] = ()
+    """Besides those that every route may give."""
+
+    @property
+    def is_public(self) -> bool:
+        """Whether it needs no key though keys are set."""
+        return self.path in PUBLIC_PATHS
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        method="post",
+        path="/v1/chat/completions",
+        name="createChatCompletion",
+        summary="Answer a conversation.",
+        body=ChatRequest,
+        answer=ChatCompletion,
+        streamed=ChatChunk,
+        errors=OF_GENERATING,
+    ),
+    Operation(
+        method="post",
+        path="/v1/completions",
+        name="createCompletion",
+        summary="Go on with each prompt.",
+        body=CompletionRequest,
+        answer=Completion,
+        streamed=Completion,
+        errors=OF_GENERATING,
+    ),
+    Operation(method="get", path="/v1/models", name="listModels", summary="The served names.", answer=ModelList),
+    Operation(
+        method="get",
+        path="/v1/models/{name}",
+        name="retrieveModel",
+        summary="One served name; names may have slashes.",
+        answer=Model,
+        errors=(HTTPStatus.NOT_FOUND,),
+    ),
+    Operation(
+        method="post",
+        path="/tokenize",
+        name="tokenize",
+        summary="The token ids of a prompt or of a conversation: exactly one of `prompt` and `messages`.",
+        body=TokenizeRequest,
+        answer=TokenizeAnswer,
+        errors=(*OF_A_BODY, *OF_A_MODEL),
+    ),
+    Operation(
+        method="post",
+        path="/detokenize",
+        name="detokenize",
+        summary="The text of token ids.",
+        body=DetokenizeRequest,
+        answer=DetokenizeAnswer,
+        errors=(*OF_A_BODY, *OF_A_MODEL),
+    ),
+    Operation(
+        method="get",
+        path="/health",
+        name="health",
+        summary="200 as long as the service can still become or be ready.",
+        errors=(HTTPStatus.SERVICE_UNAVAILABLE,),
+    ),
+    Operation(
+        method="get",
+        path="/ready",
+        name="ready",
+        summary="200 while requests are taken.",
+        errors=(HTTPStatus.SERVICE_UNAVAILABLE,),
+    ),
+    Operation(
+        method="get",
+        path="/ping",
+        name="ping",
+        summary="As /health.",
+        errors=(HTTPStatus.SERVICE_UNAVAILABLE,),
+    ),
+    Operation(
+        method="post",
+        path="/ping",
+        name="postPing",
+        summary="As /health.",
+        errors=(HTTPStatus.SERVICE_UNAVAILABLE,),
+    ),
+    Operation(method="get", path="/version", name="version", summary="The server's version.", answer=VersionAnswer),
+    Operation(
+        method="get",
+        path="/metrics",
+        name="metrics",
+        summary="Gauges and counters for Prometheus.",
+        media_type=PLAIN_TEXT,
+    ),
+    Operation(
+        method="get", path="/openapi.json", name="openapi", summary="This document, OpenAPI 3.1.", media_type=JSON
+    ),
+    Operation(method="get", path="/docs", name="docs", summary="This document as a page.", media_type=HTML),
+)

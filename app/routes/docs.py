@@ -1,0 +1,31 @@
+"""GET /openapi.json and /docs. With keys set, both need one, as whatever no probe reads."""
+
+from __future__ import annotations
+
+import msgspec
+from quart import Blueprint, Response
+
+from app.docs_page import docs_page
+from app.openapi import Json, openapi_document
+from app.operations import HTML, JSON
+from app.services import Services
+
+_PAGE_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+"""The page needs nothing but its own style, and runs nothing."""
+
+
+def docs_routes(services: Services) -> Blueprint:
+    routes = Blueprint("docs", __name__)
+
+    def document() -> Json:  # some milliseconds, for each of the few who ask
+        return openapi_document(services.version, services.limits, has_keys=bool(services.api_keys))
+
+    @routes.get("/openapi.json")
+    async def openapi() -> Response:
+        return Response(msgspec.json.encode(document()), content_type=JSON)
+
+    @routes.get("/docs")
+    async def docs() -> Response:
+        return Response(docs_page(document()), content_type=f"{HTML}; charset=utf-8", headers=_PAGE_HEADERS)
+
+    return routes
