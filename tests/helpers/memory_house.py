@@ -112,6 +112,7 @@ class MemoryHouse:
         return True
 
     async def check_grammar(self, source: GrammarSource) -> Grammar:
+        await trio.lowlevel.checkpoint()
         return checker().check(source)
 
     def states(self) -> list[ActorState]:
