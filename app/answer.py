@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import trio
 from attrs import define
 
+from app.deadline import Deadline
 from app.engine import EngineClient, Generation, Prompt
 from app.metrics import Metrics
 from app.schemas.usage import Usage, usage
@@ -52,7 +53,8 @@ class Answer:
         return list(dict.fromkeys(choice.finish_reason for choice in self._choices if choice.finish_reason))
 
     async def receive(self) -> list[tuple[int, RequestOutput]]:
-        """What is new, per choice. Raises EngineDeadError, RequestFailedError, UnavailableError (when draining)."""
+        """What is new, per choice. Raises EngineDeadError, RequestFailedError, DeadlineError, and UnavailableError
+        (draining, or queued for too long)."""
         outputs = await self._generation.receive()
         now = trio.current_time()
         for index, output in outputs:
@@ -100,10 +102,10 @@ class Answer:
 
 @asynccontextmanager
 async def open_answer(
-    engine: EngineClient, prompts: Sequence[Prompt], n: int, metrics: Metrics
+    engine: EngineClient, prompts: Sequence[Prompt], n: int, metrics: Metrics, deadline: Deadline | None = None
 ) -> AsyncIterator[Answer]:
     """Starts the generation; leaving aborts what has not ended. Raises UnavailableError, having started nothing."""
-    async with engine.generate(prompts) as generation:
+    async with engine.generate(prompts, deadline) as generation:
         answer = Answer(generation, prompts, n, metrics)
         try:
             yield answer

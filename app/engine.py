@@ -12,6 +12,9 @@ from typing import Protocol
 
 from attrs import frozen
 
+from actors.handles import ActorState
+from app.deadline import Deadline
+from app.incidents import Incidents
 from protocol.messages import EngineStats, RequestOutput
 from protocol.sampling import Grammar, GrammarSource, SamplingParams
 from protocol.spec import EngineFacts
@@ -46,7 +49,8 @@ class Generation(Protocol):
     async def receive(self) -> list[tuple[int, RequestOutput]]:
         """Everything new as (prompt index, delta), at most one per prompt, in order; waits until there is something.
 
-        Raises EngineDeadError when the answers are lost. Not to be called once `finished` is true.
+        Raises EngineDeadError when the answers are lost, DeadlineError when they came too late, and UnavailableError
+        when the first token did. Not to be called once `finished` is true.
         """
         ...
 
@@ -77,14 +81,26 @@ class EngineClient(Protocol):
         """Live engine requests of this API server."""
         ...
 
+    @property
+    def incidents(self) -> Incidents:
+        """What went wrong so far."""
+        ...
+
+    def actors(self) -> Sequence[ActorState]:
+        """Every actor as it is now; none before they are started."""
+        ...
+
     async def check_grammar(self, source: GrammarSource) -> Grammar:
         """The grammar for the engine. Raises GrammarError for one that is wrong or beyond the limits, and
         UnavailableError when too many are waiting to be checked."""
         ...
 
-    def generate(self, prompts: Sequence[Prompt]) -> AbstractAsyncContextManager[Generation]:
+    def generate(
+        self, prompts: Sequence[Prompt], deadline: Deadline | None = None
+    ) -> AbstractAsyncContextManager[Generation]:
         """Entering registers and sends all prompts, or raises UnavailableError and has started none of them.
 
-        Leaving it, in whatever way, aborts what is unfinished, synchronously.
+        Leaving it, in whatever way, aborts what is unfinished, synchronously. So does its deadline, after which
+        `receive` raises DeadlineError.
         """
         ...

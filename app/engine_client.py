@@ -8,8 +8,9 @@ no moment at which a cancellation could leave a request half registered.
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from typing import assert_never, final
@@ -27,8 +28,10 @@ from actors.handles import (
     OutputLost,
     open_actors,
 )
+from app.deadline import GRACE_SECONDS, Deadline
 from app.engine import Prompt, Readiness
-from app.journal import MAX_DEATHS, Entry
+from app.incidents import Incidents
+from app.journal import MAX_DEATHS, TRIAL_DEATHS, Entry
 from app.mailbox import ActorGeneration
 from protocol.errors import BadRequestError, EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
@@ -49,6 +52,8 @@ from protocol.spec import EngineFacts
 logger = logging.getLogger("trillm")
 
 UTILITY_SECONDS = 10.0
+EXPIRY_SECONDS = 0.05
+"""The journal is not searched for late requests more often."""
 LATE_SECONDS = 5.0
 """Without a heartbeat, from when on an actor is not trusted with new requests. (The supervisor ends it after 10 s.)"""
 
@@ -59,15 +64,28 @@ def describe(state: ActorState) -> str:
         return f"{state.name} has not been heard of for {state.heartbeat_age:.0f} s"
     progress = f" ({state.progress:.0%})" if state.phase == "load" and state.progress else ""
     last = f"; before that it was {state.last_end}" if state.last_end else ""
-    return f"{state.name}: {state.phase}{progress}{last}"
+    again = f", restarted {state.restarts} times" if state.restarts else ""
+    return f"{state.name}: {state.phase}{progress}{again}{last}"
 
 
 @final
 class ActorEngineClient:
     """Fulfils app.engine.EngineClient. Until `run` is given the house it is not ready."""
 
-    def __init__(self, *, max_live_requests: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_live_requests: int,
+        max_queue_seconds: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`max_queue_seconds`: how long a request may wait for its first token. `clock`: that of the engines."""
         self._max_live = max_live_requests
+        self._max_queue_seconds = max_queue_seconds
+        self._clock = clock
+        self._looked_until = math.inf
+        self._sooner = trio.Event()
+        self.incidents = Incidents()
         self._house: House | None = None
         self._facts: EngineFacts | None = None
         self._attached: dict[EngineIndex, Epoch] = {}
@@ -125,16 +143,20 @@ class ActorEngineClient:
         return Readiness(reason is None, reason or "")
 
     def _what_is_late(self) -> str | None:
-        states = self._house.states() if self._house else []
-        late = [state for state in states if not state.ready or state.heartbeat_age > LATE_SECONDS]
+        late = [state for state in self.actors() if not state.ready or state.heartbeat_age > LATE_SECONDS]
         return "; ".join(map(describe, late)) or None
 
-    def generate(self, prompts: Sequence[Prompt]) -> AbstractAsyncContextManager[ActorGeneration]:
-        return self._generate(prompts)
+    def actors(self) -> Sequence[ActorState]:
+        return self._house.states() if self._house else []
+
+    def generate(
+        self, prompts: Sequence[Prompt], deadline: Deadline | None = None
+    ) -> AbstractAsyncContextManager[ActorGeneration]:
+        return self._generate(prompts, deadline)
 
     @asynccontextmanager
-    async def _generate(self, prompts: Sequence[Prompt]) -> AsyncIterator[ActorGeneration]:
-        generation = self._start(prompts)
+    async def _generate(self, prompts: Sequence[Prompt], deadline: Deadline | None) -> AsyncIterator[ActorGeneration]:
+        generation = self._start(prompts, deadline)
         try:
             yield generation
         finally:
@@ -185,7 +207,7 @@ class ActorEngineClient:
         """Serve over this house until cancelled."""
         self._house = house
         house.listen(self._take)
-        await trio.sleep_forever()
+        await self._end_what_is_late()
 
     @property
     def _actors(self) -> House:
@@ -194,7 +216,7 @@ class ActorEngineClient:
 
     # ------------------------------------------------------------------ requests
 
-    def _start(self, prompts: Sequence[Prompt]) -> ActorGeneration:
+    def _start(self, prompts: Sequence[Prompt], deadline: Deadline | None) -> ActorGeneration:
         readiness = self.readiness
         if not readiness.ready:
             raise UnavailableError(f"Not ready: {readiness.reason}")
@@ -210,10 +232,15 @@ class ActorEngineClient:
                 code="queue_full",
             )
         generation = ActorGeneration([RequestId(f"r{next(self._ids)}") for _ in prompts])
-        arrival = time.monotonic()
+        arrival, now = self._clock(), trio.current_time()
+        drop_at = None if deadline is None else arrival + deadline.at - now + GRACE_SECONDS
+        first_token_by = now + self._max_queue_seconds
         try:
             for request_id, prompt in zip(list(generation.unfinished), prompts, strict=True):
-                entry = self._live[request_id] = Entry(request_id, prompt, generation, arrival)
+                entry = Entry(request_id, prompt, generation, arrival, deadline, drop_at, first_token_by)
+                self._live[request_id] = entry
+                if entry.due < self._looked_until:
+                    self._sooner.set()
                 if not self._send(entry):
                     raise UnavailableError("Not ready: the engine or the output handler has just gone down")
         except TrillmError:
@@ -264,8 +291,32 @@ class ActorEngineClient:
             if entry.is_on_trial and is_on_trial:
                 continue
             is_on_trial |= entry.is_on_trial
+            self.incidents.replays += 1
             if not self._send(entry):
                 entry.engine = None  # it has gone down again: the next one that is up takes it
+
+    async def _end_what_is_late(self) -> None:
+        """One task for all requests: a cancel scope around each wait for a token would cost more than the token."""
+        while True:
+            self._looked_until = min((entry.due for entry in self._live.values()), default=math.inf)
+            self._sooner = trio.Event()
+            with trio.move_on_at(max(self._looked_until, trio.current_time() + EXPIRY_SECONDS)):
+                await self._sooner.wait()
+            now = trio.current_time()
+            for entry in list(self._live.values()):
+                if entry.due <= now and entry.request_id in self._live:  # else another choice of its call was late
+                    entry.generation.fail(self._lateness(entry, now))
+                    self._abort(entry.generation)
+
+    def _lateness(self, entry: Entry, now: float) -> TrillmError:
+        if entry.deadline is not None and entry.deadline.at <= now:
+            self.incidents.deadlines += 1
+            return entry.deadline.error()
+        self.incidents.queue_timeouts += 1
+        return UnavailableError(
+            f"No token within {self._max_queue_seconds:g} s (the server's --max-queue-time): it has too much to do",
+            code="queue_timeout",
+        )
 
     # ------------------------------------------------------------------ events
 
@@ -287,10 +338,12 @@ class ActorEngineClient:
                 failed = TrillmError(reply.error or "the engine sent an empty answer")
                 self._answer(reply.call_id, reply.result or failed)
             case EngineLost(engine_index=index, epoch=epoch, reason=reason):
+                self.incidents.deaths[f"engine-{index}"] += 1
                 if self._attached.get(index) == epoch:
                     del self._attached[index]
                 self._lose_engine((index, epoch), f"The engine process that ran this request is gone: {reason}")
             case OutputLost(reason=reason):
+                self.incidents.deaths["output-0"] += 1
                 # The engine still runs them, and drops them when it sees that its subscriber is gone; whichever it
                 # hears first, it must not have them twice.
                 self._attached.clear()
@@ -322,7 +375,9 @@ class ActorEngineClient:
             if entry.engine == engine:
                 entry.engine = None
                 entry.deaths += 1
+                self.incidents.quarantined += entry.deaths == TRIAL_DEATHS
                 if entry.deaths >= MAX_DEATHS:
+                    self.incidents.condemned += 1
                     del self._live[request_id]
                     told = f"{reason}; it is number {entry.deaths} in a row to die under this request"
                     entry.generation.fail(EngineDeadError(told))

@@ -79,6 +79,8 @@ def error_response(error: TrillmError) -> Response:
     response = Response(error_body(error), status=error.status, content_type="application/json")
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    if error.is_worth_retrying is not None:
+        response.headers["X-Should-Retry"] = str(error.is_worth_retrying).lower()
     return response
 
 

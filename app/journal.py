@@ -6,8 +6,11 @@ So the same request, handed to a new engine with the tokens that have been told 
 
 from __future__ import annotations
 
+import math
+
 import attrs
 
+from app.deadline import Deadline
 from app.engine import Prompt
 from app.mailbox import ActorGeneration
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
@@ -28,6 +31,11 @@ class Entry:
     prompt: Prompt
     generation: ActorGeneration
     arrival_time: float
+    deadline: Deadline | None = None
+    engine_deadline: float | None = None
+    """From when on the engine drops it, in seconds of CLOCK_MONOTONIC: absolute, so that no incarnation begins anew."""
+    first_token_by: float = math.inf
+    """On trio's clock: how long it may be queued, under --max-queue-time."""
     token_ids: list[int] = attrs.field(factory=list)
     """The output tokens that have been put into the mailbox."""
     engine: tuple[EngineIndex, Epoch] | None = None
@@ -47,7 +55,14 @@ class Entry:
             priority=self.prompt.priority,
             cache_salt=self.prompt.cache_salt,
             continuation_token_ids=list(self.token_ids),
+            deadline=self.engine_deadline,
         )
+
+    @property
+    def due(self) -> float:
+        """When it is late if nothing comes of it, on trio's clock."""
+        by = math.inf if self.token_ids else self.first_token_by
+        return by if self.deadline is None else min(by, self.deadline.at)
 
     def deliver(self, output: RequestOutput) -> None:
         self.generation.put(output)

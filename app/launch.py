@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
     description = checked(settings, checkpoint)
     config = hypercorn_config(settings)
     sockets = listen(config)
-    client = ActorEngineClient(max_live_requests=settings.max_live_requests)
+    client = engine_client(settings)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as actors:
             began = trio.current_time()
@@ -48,6 +49,12 @@ async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
         return 1
     logger.info("stopped")
     return 0
+
+
+def engine_client(settings: Settings) -> ActorEngineClient:
+    return ActorEngineClient(
+        max_live_requests=settings.max_live_requests, max_queue_seconds=settings.max_queue_time or math.inf
+    )
 
 
 def checked(settings: Settings, checkpoint: Checkpoint) -> Description:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from attrs import frozen
 
 
@@ -13,6 +15,8 @@ class Limits:
     max_json_depth: int = 100
     body_seconds: float = 60.0
     """How long a client may take to send its body."""
+    request_seconds: float = math.inf
+    """How long a request may take, once its body is here. Its own `timeout` may only be shorter."""
     max_messages: int = 4096
     max_prompts: int = 1024
     """Prompts in one completions request."""

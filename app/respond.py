@@ -13,6 +13,7 @@ from quart import Response, g, request
 
 from app.answer import Answer, open_answer
 from app.connection import request_stack
+from app.deadline import Deadline, deadline_of
 from app.engine import Prompt
 from app.services import Services
 from app.stream import Chunks, stream_response
@@ -32,10 +33,19 @@ class Writer(Chunks, Protocol):
 
 
 async def respond(
-    services: Services, prompts: Sequence[Prompt], n: int, stream: bool, write: Callable[[Answer], Writer]
+    services: Services,
+    prompts: Sequence[Prompt],
+    n: int,
+    stream: bool,
+    write: Callable[[Answer], Writer],
+    deadline: Deadline | None = None,
 ) -> Response:
-    """Generates `n` choices for each prompt. Raises UnavailableError, and what the plain answer fails with."""
-    opened = open_logged_answer(services, prompts, n, g.request_id, request.path)
+    """Generates `n` choices for each prompt. Raises UnavailableError, and what the plain answer fails with.
+
+    `deadline`: None is the server's own, from now on.
+    """
+    deadline = deadline or deadline_of(None, services.limits)
+    opened = open_logged_answer(services, prompts, n, g.request_id, request.path, deadline)
     if stream:
         answer = await request_stack(request).enter_async_context(opened)
         return stream_response(answer, write(answer), g.request_id)
@@ -46,13 +56,13 @@ async def respond(
 
 @asynccontextmanager
 async def open_logged_answer(
-    services: Services, prompts: Sequence[Prompt], n: int, label: str, path: str
+    services: Services, prompts: Sequence[Prompt], n: int, label: str, path: str, deadline: Deadline | None = None
 ) -> AsyncIterator[Answer]:
     """`open_answer`, with a line for each answer that was begun: a server that works slowly must not look dead."""
     began = trio.current_time()
     answer, status = None, "200"
     try:
-        async with open_answer(services.engine, prompts, n, services.metrics) as answer:
+        async with open_answer(services.engine, prompts, n, services.metrics, deadline) as answer:
             yield answer
     except TrillmError as error:
         status = str(error.status)

@@ -29,7 +29,7 @@ from app.checkpoints.resolve import Checkpoint
 from app.chunked_body import framed_here
 from app.engine_client import ActorEngineClient
 from app.factory import create_app
-from app.launch import checked
+from app.launch import checked, engine_client
 from app.listening import address
 from app.metrics import Metrics
 from app.model_card import ModelCard, read_generation_config
@@ -158,7 +158,7 @@ def create_app_from_environment() -> QuartTrio:
         set_up_logging(settings.log_level)
         claim_to_be_the_only_worker()
         checkpoint = fetch(model, settings)
-        client = ActorEngineClient(max_live_requests=settings.max_live_requests)
+        client = engine_client(settings)
         service = Service(settings, checkpoint, checked(settings, checkpoint), client)
         return attach_to_lifespan(service, settings.house(checkpoint.directory, checkpoint.draft))
     except TrillmError as error:

@@ -6,6 +6,7 @@ where the thing is the same.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -56,6 +57,10 @@ class Settings:
     max_num_queued_reqs: Annotated[int, Parameter(group=SERVER)] = 1024
     """Requests that may wait beyond the --max-num-seqs that run; the next one gets a 503 with Retry-After."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Parameter(group=SERVER)] = "info"
+    request_timeout: Annotated[float, Parameter(group=SERVER)] = 0.0
+    """Seconds that a request may take; 0 is no limit. A request's own `timeout` may only be shorter."""
+    max_queue_time: Annotated[float, Parameter(group=SERVER)] = 0.0
+    """Seconds that a request may wait for its first token before it gets a 503 with Retry-After; 0 is no limit."""
 
     revision: Annotated[str | None, Parameter(group=MODEL)] = None
     """Branch, tag or commit of a hub model."""
@@ -124,7 +129,7 @@ class Settings:
         for name in (*positive, "kv_cache_memory_bytes", "threads", "max_body_bytes"):
             if values[name] is not None and not values[name] >= 1:
                 raise BadRequestError(f"--{name.replace('_', '-')} must be at least 1, not {values[name]}")
-        seconds = ("shutdown_timeout", "send_timeout", "dummy_step_seconds")
+        seconds = ("shutdown_timeout", "send_timeout", "dummy_step_seconds", "request_timeout", "max_queue_time")
         for name in (*seconds, "max_num_queued_reqs", "max_logprobs", "long_prefill_token_threshold"):
             if not values[name] >= 0:  # NaN is not, either
                 raise BadRequestError(f"--{name.replace('_', '-')} must not be negative, and is {values[name]}")
@@ -140,7 +145,11 @@ class Settings:
 
     @property
     def limits(self) -> Limits:
-        return Limits(max_body_bytes=self.max_body_bytes, max_logprobs=self.max_logprobs)
+        return Limits(
+            max_body_bytes=self.max_body_bytes,
+            max_logprobs=self.max_logprobs,
+            request_seconds=self.request_timeout or math.inf,
+        )
 
     @property
     def speculative(self) -> SpeculativeSpec | DraftModelSpec | None:

@@ -14,6 +14,8 @@ class TrillmError(Exception):
     code: str | None = None
     retry_after: float | None = None
     """Seconds after which another try makes sense."""
+    is_worth_retrying: bool | None = None
+    """False tells clients that retry by the status alone to let it be."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -86,6 +88,15 @@ class CheckpointError(TrillmError):
 
 class UnknownVariantError(CheckpointError):
     """The checkpoint is in order, and its kind of model is none that gpu/models/decoder computes."""
+
+class DeadlineError(TrillmError):
+    """The request was not finished within its time. Names the limit."""
+
+    status = 504
+    type = "timeout_error"
+    code = "deadline_exceeded"
+    is_worth_retrying = False
+
 
 
 class StartError(TrillmError):

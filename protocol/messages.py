@@ -76,6 +76,8 @@ UtilityOperation = GetState
 """The closed union of administrative operations; grows into `A | B` with its second member."""
 
 
+    deadline: float | None = None
+    """Seconds of CLOCK_MONOTONIC from when on nobody waits for it: the engine then ends it with an error."""
 class UtilityRequest(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=EngineCoreRequestType.UTILITY.value):
     """An administrative operation; answered by one UtilityReply with the same call_id."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol, assert_never, final
 
@@ -120,6 +121,7 @@ class Engine:
         clients: dict[ClientIndex, Client],
         pulse: Pulse,
         max_in_flight: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._epoch = epoch
         self._scheduler = scheduler
@@ -129,6 +131,7 @@ class Engine:
         self._publishers = {index: Publisher(epoch, index, client) for index, client in clients.items()}
         self._pulse = pulse
         self._max_in_flight = max_in_flight
+        self._clock = clock
         self._work = trio.Event()
         self._compiling: dict[tuple[ClientIndex, RequestId], trio.CancelScope] = {}
         self._compilations = trio.CapacityLimiter(MAX_COMPILATIONS)
@@ -146,6 +149,7 @@ class Engine:
         in_flight: deque[StepPlan] = deque()
         began = 0.0  # when the runner turned to the oldest step in flight
         while True:
+            self._publish(self._scheduler.expire(self._clock()))
             while len(in_flight) < self._max_in_flight and (plan := self._scheduler.schedule()) is not None:
                 if not in_flight:
                     began = trio.current_time()
@@ -258,7 +262,13 @@ class Engine:
                 publisher.heartbeat(self._scheduler)
 
 
-def make_engine(spec: EngineSpec, stepper: Stepper, clients: dict[ClientIndex, Client], pulse: Pulse) -> Engine:
+def make_engine(
+    spec: EngineSpec,
+    stepper: Stepper,
+    clients: dict[ClientIndex, Client],
+    pulse: Pulse,
+    clock: Callable[[], float] = time.monotonic,
+) -> Engine:
     """The engine over a loaded runner."""
     facts = stepper.facts
     config = SchedulerConfig(
@@ -275,7 +285,7 @@ def make_engine(spec: EngineSpec, stepper: Stepper, clients: dict[ClientIndex, C
     plans_ahead = facts.device != "cpu" if spec.async_scheduling is None else spec.async_scheduling
     max_in_flight = MAX_IN_FLIGHT if plans_ahead else 1
     scheduler = Scheduler(config, make_proposer(spec.speculative))
-    return Engine(spec.epoch, scheduler, stepper, compiler, clients, pulse, max_in_flight)
+    return Engine(spec.epoch, scheduler, stepper, compiler, clients, pulse, max_in_flight, clock)
 
 
 async def run_engine_process(spec: EngineSpec, control: Control) -> None:

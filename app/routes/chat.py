@@ -9,6 +9,7 @@ from app.body import read_body
 from app.calls import Calls, forced_calls
 from app.chat_writer import ChatForm, ChatWriter
 from app.conversation import Conversation, conversation_of
+from app.deadline import deadline_of, within
 from app.grammar import RequestGrammars
 from app.prompts import engine_prompts, response_head
 from app.respond import respond
@@ -27,18 +28,20 @@ def chat_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
     @routes.post("/v1/chat/completions")
     async def create_chat_completion() -> Response:
         body = await read_body(request, _DECODER, services.limits, services.drain)
+        deadline = deadline_of(body.timeout, services.limits)
         head = response_head(services, body, "chatcmpl")
         services.facts()
         calls = forced_calls(body.tools, body.tool_choice, body.parallel_tool_calls is not False, services.limits)
         wanted = _wanted(body, services)
-        grammar = await _grammar(body, calls, grammars)
-        token_ids = await encode_chat(services, _conversation(body, services))
+        with within(deadline):
+            grammar = await _grammar(body, calls, grammars)
+            token_ids = await encode_chat(services, _conversation(body, services))
         prompts = engine_prompts(services, body, wanted, [token_ids], grammar)
         form = ChatForm(
             bool(body.logprobs), body.prompt_logprobs is not None, bool(body.return_token_ids), token_ids, calls
         )
         return await respond(
-            services, prompts, len(prompts), bool(body.stream), lambda answer: ChatWriter(head, form, answer)
+            services, prompts, len(prompts), bool(body.stream), lambda answer: ChatWriter(head, form, answer), deadline
         )
 
     return routes

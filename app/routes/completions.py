@@ -10,6 +10,7 @@ from quart import Blueprint, Response, request
 from app.body import read_body
 from app.checks import check_token_ids
 from app.completion_writer import CompletionForm, CompletionWriter, EchoedPrompt
+from app.deadline import deadline_of, within
 from app.grammar import RequestGrammars
 from app.prompts import engine_prompts, response_head
 from app.request_size import check_prompt_length
@@ -29,14 +30,16 @@ def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprin
     @routes.post("/v1/completions")
     async def create_completion() -> Response:
         body = await read_body(request, _DECODER, services.limits, services.drain)
+        deadline = deadline_of(body.timeout, services.limits)
         head = response_head(services, body, "cmpl")
         services.facts()
         if body.suffix:
             raise BadRequestError("suffix is not supported by this model", param="suffix")
         wanted = _wanted(body, services)
-        grammar = await grammars.grammar_of(body)
-        texts = _prompts(body.prompt, services.limits.max_prompts, services.facts().max_model_len)
-        token_ids = await _token_ids(services, body, texts)
+        with within(deadline):
+            grammar = await grammars.grammar_of(body)
+            texts = _prompts(body.prompt, services.limits.max_prompts, services.facts().max_model_len)
+            token_ids = await _token_ids(services, body, texts)
         prompts = engine_prompts(services, body, wanted, token_ids, grammar)
         n = num_choices(body, services.limits)
         form = CompletionForm(
@@ -48,7 +51,7 @@ def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprin
             n,
         )
         return await respond(
-            services, prompts, n, bool(body.stream), lambda answer: CompletionWriter(head, form, answer)
+            services, prompts, n, bool(body.stream), lambda answer: CompletionWriter(head, form, answer), deadline
         )
 
     return routes

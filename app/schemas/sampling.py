@@ -71,4 +71,6 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     return_token_ids: bool | None = None
     use_beam_search: bool | None = None
+    timeout: float | None = None
+    """Seconds that the request may take, from when its body is here."""
     user: str | None = None

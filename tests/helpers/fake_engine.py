@@ -12,7 +12,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 from attrs import define, field
 
+from actors.handles import ActorState
+from app.deadline import Deadline, within
 from app.engine import Prompt, Readiness
+from app.incidents import Incidents
 from app.tokenizer import Tokenizer
 from protocol.errors import EngineDeadError, TrillmError
 from protocol.ids import RequestId
@@ -58,6 +61,8 @@ class FakeEngine:
     num_aborted: int = 0
     num_left: int = 0
     """Generations that were left."""
+    incidents: Incidents = field(factory=Incidents)
+    states: list[ActorState] = field(factory=list)
     _gate: trio.Semaphore | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -75,16 +80,21 @@ class FakeEngine:
     async def check_grammar(self, source: GrammarSource) -> Grammar:
         return checker().check(source)
 
-    def generate(self, prompts: Sequence[Prompt]) -> AbstractAsyncContextManager[FakeGeneration]:
-        return self._generate(prompts)
+    def actors(self) -> list[ActorState]:
+        return self.states
+
+    def generate(
+        self, prompts: Sequence[Prompt], deadline: Deadline | None = None
+    ) -> AbstractAsyncContextManager[FakeGeneration]:
+        return self._generate(prompts, deadline)
 
     @asynccontextmanager
-    async def _generate(self, prompts: Sequence[Prompt]) -> AsyncIterator[FakeGeneration]:
+    async def _generate(self, prompts: Sequence[Prompt], deadline: Deadline | None) -> AsyncIterator[FakeGeneration]:
         if self.refusal is not None:
             raise self.refusal
         self.prompts += prompts
         self.num_requests += len(prompts)
-        generation = FakeGeneration(self, prompts)
+        generation = FakeGeneration(self, prompts, deadline)
         try:
             yield generation
         finally:
@@ -99,8 +109,9 @@ class FakeEngine:
 
 
 class FakeGeneration:
-    def __init__(self, engine: FakeEngine, prompts: Sequence[Prompt]) -> None:
+    def __init__(self, engine: FakeEngine, prompts: Sequence[Prompt], deadline: Deadline | None) -> None:
         self._engine = engine
+        self._deadline = deadline
         self._sequences = [_Sequence(engine, prompt, index) for index, prompt in enumerate(prompts)]
         self._num_deltas = 0
 
@@ -114,7 +125,8 @@ class FakeGeneration:
 
     async def receive(self) -> list[tuple[int, RequestOutput]]:
         assert not self.finished
-        await self._engine.pass_gate()
+        with within(self._deadline):
+            await self._engine.pass_gate()
         if self._num_deltas == self._engine.dies_after:
             raise EngineDeadError("The engine died")
         self._num_deltas += 1

@@ -141,7 +141,7 @@ class MemoryHouse:
         client = MemoryClient(self)
         say, inbox = trio.open_memory_channel[EngineInput](math.inf)
         spec = msgspec.structs.replace(self._spec, epoch=epoch)
-        engine = make_engine(spec, stepper, {CLIENT: client}, Pulse())
+        engine = make_engine(spec, stepper, {CLIENT: client}, Pulse(), clock=trio.current_time)
         with trio.CancelScope() as scope:
             self._scopes["engine-0"] = scope
             self._engine, self._engine_epoch, self._client, self._facts = (
