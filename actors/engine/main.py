@@ -149,7 +149,6 @@ class Engine:
         in_flight: deque[StepPlan] = deque()
         began = 0.0  # when the runner turned to the oldest step in flight
         while True:
-            self._publish(self._scheduler.expire(self._clock()))
             while len(in_flight) < self._max_in_flight and (plan := self._scheduler.schedule()) is not None:
                 if not in_flight:
                     began = trio.current_time()
@@ -258,6 +257,7 @@ class Engine:
     async def _beat(self) -> None:
         while True:
             await trio.sleep(HEARTBEAT_SECONDS)
+            self._publish(self._scheduler.expire(self._clock()))  # also while no step is made
             for publisher in self._publishers.values():
                 publisher.heartbeat(self._scheduler)
 

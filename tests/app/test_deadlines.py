@@ -117,19 +117,6 @@ async def test_a_request_whose_engine_does_not_come_back_ends_too(checkpoint, au
         assert client.num_requests == 0
 
 
-async def test_the_engine_drops_what_is_late_though_the_app_says_nothing(checkpoint, autojump_clock):
-    async with open_client(checkpoint) as (client, house, _):
-        late = in_seconds(-5)
-        house.wire = lambda message, deliver: None
-        async with client.generate([a_prompt(1500)], late):
-            house.engine_inputs.clear()
-            [entry] = client.live()
-            house.send_to_engine(0, entry.request(entry.engine[1]))
-            await wait_all_tasks_blocked()
-            house.wire = lambda message, deliver: deliver(message)
-            assert (await client.engine_state(0)).request_ids == []
-
-
 async def test_a_deadline_is_the_same_after_the_engine_s_death(checkpoint, autojump_clock):
     async with open_client(checkpoint) as (client, house, nursery):
         async with client.generate([a_prompt(1500)], in_seconds(50)) as generation:

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "gpu", "actors", "app")
 PURE = {
     "actors.engine": {
-        *("block_hashes", "blocks", "chunk_budget", "draft", "finish", "ngrams", "proposer", "finished", "grammar"),
+        *("block_hashes", "blocks", "chunk_budget", "deadlines", "draft", "finish", "ngrams", "proposer", "finished"),
+        "grammar",
         *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "waiting"),
     },
     "actors.output": {

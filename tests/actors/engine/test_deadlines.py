@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.child import Pulse
 from actors.engine.deadlines import Deadlines
+from actors.engine.main import make_engine
 from actors.engine.sequence import Sequence
-from protocol.messages import EngineCoreRequest, FinishReason
+from actors.engine.stepper import InlineStepper
+from gpu.fake_runner import FakeRunner
+from protocol.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineOutput, FinishReason
+from protocol.step import StepResult
+from tests.helpers.memory_house import dummy_engine_spec
 from tests.helpers.scheduling import Bench, a_config, a_request
 
 
@@ -49,6 +56,52 @@ def test_one_that_ends_while_its_step_runs_costs_nothing_else(bench):
 
     assert bench.outputs["a"] == []
     assert len(bench.outputs["b"]) == 1
+
+
+class SlowStepper:
+    """A step takes 0.4 s of virtual time."""
+
+    def __init__(self, runner: FakeRunner) -> None:
+        self._inner = InlineStepper(runner)
+        self.facts = runner.facts
+        self.submit = self._inner.submit
+
+    async def result(self) -> StepResult:
+        await trio.sleep(0.4)
+        return await self._inner.result()
+
+
+class Subscriber:
+    """A client that hears everything."""
+
+    def __init__(self) -> None:
+        self.outputs: list[EngineCoreOutput] = []
+        self._coming = iter([True])
+
+    def send_nowait(self, value: EngineOutput) -> None:
+        if isinstance(value, EngineCoreOutputs):
+            self.outputs += value.outputs
+
+    async def receive(self) -> bool:
+        for subscribed in self._coming:
+            return subscribed
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+async def test_the_engine_ends_what_is_late_though_nobody_says_a_word(checkpoint, autojump_clock):
+    spec, told = dummy_engine_spec(checkpoint, epoch=1), Subscriber()
+    engine = make_engine(spec, SlowStepper(FakeRunner(spec)), {0: told}, Pulse(), clock=trio.current_time)
+    say, inbox = trio.open_memory_channel(10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.run, inbox)
+        say.send_nowait(due_at(trio.current_time() + 5, max_tokens=900))
+        await trio.sleep(30)
+        nursery.cancel_scope.cancel()
+
+    assert told.outputs[-1].error == "the request was not finished by its deadline"
+    assert 10 < told.outputs[-1].offset < 16
+    assert [output.finish_reason for output in told.outputs[:-1]] == [None] * (len(told.outputs) - 1)
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 20)), max_size=8), st.lists(st.integers(0, 25), max_size=6))
