@@ -122,7 +122,7 @@ async def test_at_whatever_step_a_request_is_interrupted_it_leaves_nothing_behin
     checkpoint: Path, autojump_clock: trio.testing.MockClock, path: str, more: dict[str, Any], stream: bool, how: str
 ) -> None:
     body = {"max_tokens": 6, "temperature": 0, "stream": stream, **more}
-    async with open_client(checkpoint) as (client, _, _):
+    async with open_client(checkpoint, dummy_step_seconds=0.1) as (client, _, _):
         app = make_app(client)
         await interrupted_at(MOST_STEPS, how, app, path, body)  # what is done once is done
         await wait_all_tasks_blocked()

@@ -27,6 +27,7 @@ from protocol.links import FrameTooLargeError, Inbox, Outbox
 from protocol.messages import AttachEngine, EngineCoreOutputs, EngineInput, EngineOutput, OutputInput
 from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts, EngineSpec, LoadFormat
+from protocol.step import StepPlan, StepResult
 from tests.helpers.grammars import checker
 
 CLIENT = ClientIndex(0)
@@ -137,7 +138,8 @@ class MemoryHouse:
     async def run_engine(self) -> None:
         """One incarnation, until it is killed."""
         epoch = self._new_epoch()
-        stepper = InlineStepper(FakeRunner(self._spec))
+        own = msgspec.structs.replace(self._spec, dummy_step_seconds=0.0)
+        stepper = TimedStepper(InlineStepper(FakeRunner(own)), self._spec.dummy_step_seconds)
         client = MemoryClient(self)
         say, inbox = trio.open_memory_channel[EngineInput](math.inf)
         spec = msgspec.structs.replace(self._spec, epoch=epoch)
@@ -199,6 +201,26 @@ class MemoryHouse:
     def _new_epoch(self) -> Epoch:
         self._epoch += 1
         return Epoch(self._epoch)
+
+
+class TimedStepper:
+    """Steps that take a while, of virtual time."""
+
+    def __init__(self, stepper: InlineStepper, seconds: float) -> None:
+        self._stepper = stepper
+        self._seconds = seconds
+        self.facts = stepper.facts
+
+    def submit(self, plan: StepPlan) -> None:
+        self._stepper.submit(plan)
+
+    async def result(self) -> StepResult:
+        if self._seconds:
+            await trio.sleep(self._seconds)
+        return await self._stepper.result()
+
+    async def apply(self, action):
+        return await self._stepper.apply(action)
 
 
 class Recorder:
