@@ -60,11 +60,12 @@ LATE_SECONDS = 5.0
 
 def describe(state: ActorState) -> str:
     """What an actor that is not ready is doing, for /ready."""
+    times = "once" if state.restarts == 1 else f"{state.restarts} times"
+    again = f", restarted {times}" if state.restarts else ""
     if state.ready:
-        return f"{state.name} has not been heard of for {state.heartbeat_age:.0f} s"
+        return f"{state.name} has not been heard of for {state.heartbeat_age:.0f} s{again}"
     progress = f" ({state.progress:.0%})" if state.phase == "load" and state.progress else ""
     last = f"; before that it was {state.last_end}" if state.last_end else ""
-    again = f", restarted {state.restarts} times" if state.restarts else ""
     return f"{state.name}: {state.phase}{progress}{again}{last}"
 
 

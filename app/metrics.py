@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from app.actor_metrics import ActorCollector
 from app.distribution import Distribution
 from app.engine import EngineClient
 
@@ -43,6 +44,7 @@ class Metrics:
         self.ended_by_reason = Counter(dict.fromkeys(_REASONS, 0))
         self._registry.register(_EngineCollector(engine, labels))
         self._registry.register(_RequestCollector(self, labels))
+        self._registry.register(ActorCollector(engine, model_name))
 
     def ended(self, reason: str) -> None:
         """One sequence ended with this finish reason, or "abort" when the client went away."""

@@ -5,10 +5,22 @@ from __future__ import annotations
 import msgspec
 from quart import Blueprint, Response
 
+from actors.handles import ActorState
 from app.failures import error_response
 from app.metrics import CONTENT_TYPE
 from app.services import Services
 from protocol.errors import UnavailableError
+
+
+def standing(actor: ActorState) -> dict[str, str | int | float | bool]:
+    """What anybody may know of an actor."""
+    return {
+        "name": actor.name,
+        "ready": actor.ready,
+        "phase": actor.phase,
+        "heartbeat_age": round(actor.heartbeat_age, 1),
+        "restarts": actor.restarts,
+    }
 
 
 def ops_routes(services: Services) -> Blueprint:
@@ -23,9 +35,11 @@ def ops_routes(services: Services) -> Blueprint:
 
     @routes.get("/ready")
     async def ready() -> Response:
+        """200 with how each actor is; 503 with which of them is late, and how often that was restarted."""
         readiness = services.engine.readiness
         if readiness.ready and services.engine.alive:
-            return Response(b"", status=200)
+            body = msgspec.json.encode({"ready": True, "actors": list(map(standing, services.engine.actors()))})
+            return Response(body, content_type="application/json")
         return error_response(UnavailableError(f"Not ready: {readiness.reason}"))
 
     @routes.route("/ping", methods=["GET", "POST"])

@@ -133,3 +133,8 @@ async def test_a_request_that_kills_every_engine_ends_and_the_others_go_on(check
 
         assert results["others"] == expected
         assert all(end is FinishReason.LENGTH for *_, end in results["others"])
+        incidents = client.incidents
+        assert incidents.deaths == {"engine-0": 3}
+        assert incidents.condemned == 1
+        assert incidents.quarantined >= 1
+        assert incidents.replays >= 2

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
+import attrs
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from actors.handles import ActorState
 from app.engine import Readiness
+from app.engine_client import describe
+from app.incidents import Incidents
+from protocol.ids import Epoch
 from protocol.messages import EngineStats
 from tests.helpers.app_under_test import AppUnderTest, make_app
 
@@ -117,3 +123,69 @@ async def test_messages_are_tokenised_as_the_chat_route_does() -> None:
 )
 async def test_wrong_token_requests_are_refused(path: str, body: dict[str, object]) -> None:
     assert (await make_app().post(path, **body)).status_code == 400
+
+
+def an_actor(name: str, **fields: object) -> ActorState:
+    state = ActorState(
+        name=name,
+        epoch=Epoch(1),
+        pid=4711,
+        ready=True,
+        phase="serve",
+        phase_seconds=4.0,
+        heartbeat_age=0.25,
+        progress=1.0,
+        restarts=0,
+        last_end=None,
+    )
+    return attrs.evolve(state, **fields)
+
+
+async def labelled(under_test: AppUnderTest) -> dict[tuple[str, ...], float]:
+    """Samples of the house's own metrics by name and labels."""
+    text = (await under_test.get("/metrics")).text
+    return {
+        (sample.name, *(value for label, value in sorted(sample.labels.items()) if label != "model_name")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith("trillm_")
+    }
+
+
+async def test_ready_tells_how_each_actor_is_and_nothing_that_is_not_everybody_s() -> None:
+    under_test = make_app()
+    under_test.engine.states = [an_actor("engine-0", phase="step", restarts=2, last_end="killed by SIGKILL")]
+    told = (await under_test.get("/ready")).json
+    engine = {"name": "engine-0", "ready": True, "phase": "step", "heartbeat_age": 0.2, "restarts": 2}
+
+    assert told == {"ready": True, "actors": [engine]}
+
+
+async def test_metrics_tell_of_each_actor_and_of_what_went_wrong() -> None:
+    under_test = make_app()
+    late = an_actor("engine-0", ready=False, phase="load", restarts=3, heartbeat_age=2.0)
+    under_test.engine.states = [late, an_actor("output-0")]
+    under_test.engine.incidents = Incidents(Counter({"engine-0": 4}), 7, 2, 1, 5, 6)
+    found = await labelled(under_test)
+
+    assert found["trillm_actor_up", "engine-0"] == 0
+    assert found["trillm_actor_up", "output-0"] == 1
+    assert found["trillm_actor_restarts_total", "engine-0"] == 3
+    assert found["trillm_actor_deaths_total", "engine-0"] == 4
+    assert found["trillm_actor_deaths_total", "output-0"] == 0
+    assert found["trillm_actor_heartbeat_age_seconds", "engine-0"] == 2
+    assert found["trillm_actor_phase_seconds", "engine-0", "load"] == 6
+    assert found["trillm_requests_replayed_total",] == 7
+    assert found["trillm_requests_quarantined_total",] == 2
+    assert found["trillm_requests_condemned_total",] == 1
+    assert found["trillm_request_timeouts_total", "deadline"] == 5
+    assert found["trillm_request_timeouts_total", "queue"] == 6
+
+
+def test_a_late_actor_is_named_with_its_restarts_and_its_last_end() -> None:
+    loading = an_actor("engine-0", ready=False, phase="load", progress=0.4, restarts=3, last_end="killed by SIGKILL")
+
+    assert describe(loading) == "engine-0: load (40%), restarted 3 times; before that it was killed by SIGKILL"
+    assert describe(an_actor("output-0", heartbeat_age=7.2, restarts=1)) == (
+        "output-0 has not been heard of for 7 s, restarted once"
+    )
