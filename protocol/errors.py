@@ -82,13 +82,6 @@ class RequestFailedError(TrillmError):
     code = "request_failed"
 
 
-class CheckpointError(TrillmError):
-    """The model cannot be served as it lies there. Names file, tensor and what was expected; for the operator."""
-
-
-class UnknownVariantError(CheckpointError):
-    """The checkpoint is in order, and its kind of model is none that gpu/models/decoder computes."""
-
 class DeadlineError(TrillmError):
     """The request was not finished within its time. Names the limit."""
 
@@ -97,6 +90,13 @@ class DeadlineError(TrillmError):
     code = "deadline_exceeded"
     is_worth_retrying = False
 
+
+class CheckpointError(TrillmError):
+    """The model cannot be served as it lies there. Names file, tensor and what was expected; for the operator."""
+
+
+class UnknownVariantError(CheckpointError):
+    """The checkpoint is in order, and its kind of model is none that gpu/models/decoder computes."""
 
 
 class StartError(TrillmError):

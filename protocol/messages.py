@@ -56,6 +56,8 @@ class EngineCoreRequest(
     """Output tokens that an earlier incarnation already produced: the request goes on after them."""
     cache_salt: str = ""
     """Only requests with the same salt share cached prefixes, so that no timing tells one what another one said."""
+    deadline: float | None = None
+    """Seconds of CLOCK_MONOTONIC from when on nobody waits for it: the engine then ends it with an error."""
 
 
 class AbortRequest(
@@ -76,8 +78,6 @@ UtilityOperation = GetState
 """The closed union of administrative operations; grows into `A | B` with its second member."""
 
 
-    deadline: float | None = None
-    """Seconds of CLOCK_MONOTONIC from when on nobody waits for it: the engine then ends it with an error."""
 class UtilityRequest(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=EngineCoreRequestType.UTILITY.value):
     """An administrative operation; answered by one UtilityReply with the same call_id."""
 

@@ -54,8 +54,8 @@ class Scheduler:
         self._live: dict[RequestId, Sequence] = {}
         self._waiting = WaitingQueue(config.policy)
         self._finished = FinishedSequences()
-        self._chunk_budget = ChunkBudget(config.max_num_batched_tokens)
         self._deadlines = Deadlines()
+        self._chunk_budget = ChunkBudget(config.max_num_batched_tokens)
         self._in_flight: deque[StepDraft] = deque()
         self._num_added = 0
         self._num_steps = 0
@@ -84,10 +84,10 @@ class Scheduler:
         sequence = self._sequence_of(request, grammar)
         self._finished.forget(sequence.request_id)
         self._live[sequence.request_id] = sequence
+        self._deadlines.note(sequence)
         self._waiting.push(sequence)
         finish = self._finish_of_continuation(sequence)
         return [] if finish is None else [self._finish(sequence, finish, sequence.num_continuation_tokens)]
-        self._deadlines.note(sequence)
 
     def abort(self, client_index: ClientIndex, request_ids: Iterable[RequestId]) -> None:
         """Drop these requests of that client without an output. Unknown and finished ids are ignored."""
@@ -96,14 +96,14 @@ class Scheduler:
             if sequence is not None and sequence.client_index == client_index:
                 self._release(sequence)
 
-    def abort_client(self, client_index: ClientIndex) -> None:
-        """The client is gone: drop all that is its."""
-        self.abort(client_index, [s.request_id for s in self._live.values() if s.client_index == client_index])
     def expire(self, now: float) -> list[Addressed]:
         """End every request whose deadline has passed, in seconds of CLOCK_MONOTONIC; returns their last outputs."""
         late = self._deadlines.passed(self._live.values(), now)
         return [self._fail(sequence, "the request was not finished by its deadline") for sequence in late]
 
+    def abort_client(self, client_index: ClientIndex) -> None:
+        """The client is gone: drop all that is its."""
+        self.abort(client_index, [s.request_id for s in self._live.values() if s.client_index == client_index])
         self._finished.forget_client(client_index)
 
     def resync(self, client_index: ClientIndex, offsets: Mapping[RequestId, int]) -> list[EngineCoreOutput]:
