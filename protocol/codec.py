@@ -18,7 +18,7 @@ class Codec(Generic[T]):
     """Bytes to one union of messages and back.
 
     Raises msgspec.DecodeError or msgspec.ValidationError (its subclass) for a frame that is not of the union, and
-    RecursionError never: no message nests without bound.
+    nothing else, whatever the frame is.
     """
 
     def __init__(self, union: type[T]) -> None:
@@ -28,7 +28,11 @@ class Codec(Generic[T]):
         return ENCODER.encode(message)
 
     def decode(self, frame: bytes | memoryview) -> T:
-        return self._decoder.decode(frame)
+        try:
+            return self._decoder.decode(frame)
+        except (RecursionError, UnicodeDecodeError) as error:
+            # No message of ours nests without bound, but a frame may have fields that the decoder only skips.
+            raise msgspec.DecodeError(f"{type(error).__name__}: {error}") from error
 
 
 ENGINE_INPUT: Codec[EngineInput] = Codec(EngineInput)  # type: ignore[arg-type]
