@@ -1,11 +1,19 @@
 """`trillm serve` from its settings to its exit status. An engine takes longest to start, so the actors are started at
-once; all that HTTP needs is imported and read while they load."""
+once; all that HTTP needs is imported and read while they load.
+
+Exit statuses, which a service manager goes by:
+    0   it was told to stop (SIGTERM, SIGINT) and did, also when answers were cut off at --shutdown-timeout
+    1   it could not start or could not go on, and has said why in one sentence: starting it again may help
+    2   a flag that does not exist or cannot be read, from the command's parser
+    9 or 15 as a signal: it was killed; its actors leave by themselves within a second
+"""
 
 from __future__ import annotations
 
 import gc
 import logging
 import math
+import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +25,7 @@ from app.checkpoints.resolve import Checkpoint
 from app.checkpoints.weights import check_weights
 from app.engine_client import ActorEngineClient
 from app.listening import hypercorn_config, listen
+from app.notify import open_notifier
 from app.settings import Settings
 from protocol.errors import CheckpointError
 
@@ -36,14 +45,14 @@ async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
     config = hypercorn_config(settings)
     sockets = listen(config)
     client = engine_client(settings)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with open_notifier(os.environ) as notifier, trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as actors:
             began = trio.current_time()
             actors.start_soon(client.run_actors, settings.house(checkpoint.directory, checkpoint.draft))
             service = await trio.to_thread.run_sync(load_service, settings, checkpoint, description, client)
             from app.serving import run_until_stopped
 
-            await run_until_stopped(signals, service, config, sockets, began)
+            await run_until_stopped(signals, service, config, sockets, began, notifier)
             actors.cancel_scope.cancel()
     if client.failure is not None:
         return 1

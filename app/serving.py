@@ -33,6 +33,7 @@ from app.launch import checked, engine_client
 from app.listening import address
 from app.metrics import Metrics
 from app.model_card import ModelCard, read_generation_config
+from app.notify import Notifier, ServiceReport
 from app.render import ChatTemplate
 from app.services import Services
 from app.settings import Settings
@@ -80,14 +81,21 @@ class Service:
 
 
 async def run_until_stopped(
-    signals: AsyncIterator[int], service: Service, config: Config, sockets: Sockets, began: float
+    signals: AsyncIterator[int],
+    service: Service,
+    config: Config,
+    sockets: Sockets,
+    began: float,
+    notifier: Notifier | None = None,
 ) -> None:
     """Serve HTTP until a signal or a failure. The actors are the caller's, and outlive the connections."""
     sends = BoundedSends(service.settings.send_timeout)
+    report = ServiceReport(service.client, notifier)
     stop = trio.Event()
     with sends.installed(), framed_here():
         async with trio.open_nursery() as around:
-            around.start_soon(stop_on_signal, signals, service, sends, stop)
+            around.start_soon(report.run, service.client.attached_once)
+            around.start_soon(stop_on_signal, signals, service, sends, stop, report)
             around.start_soon(stop_on_failure, service, stop)
             around.start_soon(announce, service, address(sockets), began)
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
@@ -118,12 +126,15 @@ def hint(service: Service, url: str | None) -> str:
     return f" at {url}/v1 — try: curl {url}/v1/{path}{key} {header} -d '{body}'"
 
 
-async def stop_on_signal(signals: AsyncIterator[int], service: Service, sends: BoundedSends, stop: trio.Event) -> None:
+async def stop_on_signal(
+    signals: AsyncIterator[int], service: Service, sends: BoundedSends, stop: trio.Event, report: ServiceReport
+) -> None:
     """The first SIGTERM or SIGINT drains: no new requests, running ones finish until the deadline. A second one ends
     those at once, with an error frame for whoever reads it."""
     await anext(signals)
     logger.info("draining: %s requests may finish within %.0f s", service.client.num_requests, drain_limit(service))
     service.client.drain("the server is shutting down")
+    report.stopping(drain_limit(service))
     service.services.drain.begin()
     stop.set()
     with trio.move_on_after(drain_limit(service)):
