@@ -337,7 +337,8 @@ class ActorEngineClient:
                     self._go_on()
             case UtilityAnswer(reply=reply):
                 failed = TrillmError(reply.error or "the engine sent an empty answer")
-                self._answer(reply.call_id, reply.result or failed)
+                state = reply.result if isinstance(reply.result, EngineState) else None
+                self._answer(reply.call_id, state or failed)
             case EngineLost(engine_index=index, epoch=epoch, reason=reason):
                 self.incidents.deaths[f"engine-{index}"] += 1
                 if self._attached.get(index) == epoch:

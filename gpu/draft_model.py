@@ -87,6 +87,10 @@ class DraftModel:
         return self._size.num_bytes
 
     @property
+    def num_blocks(self) -> int:
+        return self._size.num_blocks
+
+    @property
     def num_free_blocks(self) -> int:
         return len(self._free)
 
@@ -126,6 +130,16 @@ class DraftModel:
                 pursuit.follower.ahead.append(pursuit.drafts[-1])
             self._guess(going_on, computed.hidden[computed.first_token])
         return {pursuit.slot: pursuit.drafts for pursuit in caught_up.values()}
+
+    @property
+    def model(self) -> Model:
+        return self._model
+
+    def release_kv(self) -> None:
+        """Give back its KV pool's memory: it has caught up with nobody any more."""
+        self._model.release_kv()
+        self._followers = {}
+        self._free = list(reversed(range(self._size.num_blocks)))
 
     def close(self) -> None:
         """Give back memory and threads. Idempotent."""

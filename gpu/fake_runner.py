@@ -7,13 +7,16 @@ it really keeps in the plan's blocks: a scheduler that mixes blocks up gets othe
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, final
 
 from gpu.fake_model import FakeModel, mix, read_fake_model, read_json
 from gpu.fake_sampler import logprobs_of, sample
 from gpu.fake_slots import FakeSlot, FakeSlots, PlanError
-from protocol.messages import TokenLogprobs
+from gpu.profiler import Profiler
+from gpu.step_recording import StepRecording
+from protocol.messages import ProfileState, SleepTag, TokenLogprobs
 from protocol.spec import DraftModelSpec, EngineFacts, EngineSpec
 from protocol.step import PromptLogprobs, Row, Sampled, StepPlan, StepResult
 
@@ -46,10 +49,18 @@ class FakeRunner:
         self._states: dict[int, list[int]] = {}
         """By block: the state at each of its positions, as far as they were ever computed."""
         self._last_step = -1
+        self._asleep: set[SleepTag] = set()
+        self._profiler = Profiler(StepRecording)
         self._closed = threading.Event()
 
     def step(self, plan: StepPlan) -> StepResult:
         """Raises PlanError for a plan that must not be."""
+        with self._profiler.span(f"step {plan.step}, {len(plan.rows)} rows"):
+            result = self._step(plan)
+        self._profiler.end_step()
+        return result
+
+    def _step(self, plan: StepPlan) -> StepResult:
         previous_step = self._last_step
         self._check(plan)
         for slot in plan.freed_slots:
@@ -80,6 +91,24 @@ class FakeRunner:
             self._closed.wait(self._spec.dummy_step_seconds)
         return StepResult(plan.step, sampled, prompt_logprobs, drafts)
 
+    def sleep(self, level: int) -> list[SleepTag]:
+        if level > 0:
+            self._states.clear()
+            self._asleep.add(SleepTag.KV_CACHE)
+        if level > 1:
+            self._asleep.add(SleepTag.WEIGHTS)  # of which there are none
+        return sorted(self._asleep)
+
+    def wake(self, tags: Collection[SleepTag]) -> list[SleepTag]:
+        self._asleep -= set(tags)
+        return sorted(self._asleep)
+
+    def start_profile(self, path: Path) -> ProfileState:
+        return self._profiler.start(path)
+
+    def stop_profile(self) -> ProfileState:
+        return self._profiler.stop()
+
     def close(self) -> None:
         self._closed.set()
         self._states.clear()
@@ -87,6 +116,8 @@ class FakeRunner:
     def _check(self, plan: StepPlan) -> None:
         if self._closed.is_set():
             raise PlanError("the runner is closed")
+        if self._asleep:
+            raise PlanError(f"step {plan.step} comes while {', '.join(sorted(self._asleep))} sleep")
         if plan.step <= self._last_step:
             raise PlanError(f"step {plan.step} comes after step {self._last_step}")
         self._last_step = plan.step

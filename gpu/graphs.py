@@ -142,6 +142,10 @@ class DecodeGraphs:
         difference = (found - expected).abs().max().item() / (expected.abs().max().item() or 1.0)
         return None if difference <= TOLERANCE else f"a replay differs from the step itself by {difference:.3g}"
 
+    def forget(self) -> None:
+        """The memory that the graphs work on goes away: each is recorded again when it is next needed."""
+        self._graphs.clear()
+
     def _replayed(self, key: GraphKey, rows: Sequence[Row]) -> torch.Tensor:
         graph = self._graphs.get(key)
         if graph is None:

@@ -92,13 +92,33 @@ class KvPool:
     def __init__(self, size: KvPoolSize, config: ModelShape, dtype: torch.dtype, device: torch.device) -> None:
         self.size = size
         self._heads = (config.num_kv_heads, config.head_dim)
-        shape = (config.num_layers, size.num_blocks, size.block_size, *self._heads)
+        self._shape = (config.num_layers, size.num_blocks, size.block_size, *self._heads)
+        self._dtype = dtype
+        self._device = device
+        self._take()
+
+    def _take(self) -> None:
+        layers, num_blocks, block_size = self._shape[:3]
         # Zeroed, since attention multiplies what lies behind a sequence's end with 0: it must be a number.
-        self.keys = _zeros(shape, dtype, device)
-        self.values = _zeros(shape, dtype, device)
+        self.keys = _zeros(self._shape, self._dtype, self._device)
+        self.values = _zeros(self._shape, self._dtype, self._device)
         # The same memory as rows: by slot (one token) and by block, which a gather copies whole.
-        self._slots = [self._rows(layer, size.num_blocks * size.block_size) for layer in range(config.num_layers)]
-        self._blocks = [self._rows(layer, size.num_blocks) for layer in range(config.num_layers)]
+        self._slots = [self._rows(layer, num_blocks * block_size) for layer in range(layers)]
+        self._blocks = [self._rows(layer, num_blocks) for layer in range(layers)]
+
+    @property
+    def is_released(self) -> bool:
+        return not self._slots
+
+    def release(self) -> None:
+        """Give the memory back; nothing may be computed until `restore`."""
+        self._slots, self._blocks = [], []
+        self.keys = self.values = torch.empty(0, dtype=self._dtype, device=self._device)
+
+    def restore(self) -> None:
+        """Have memory again, at another address and empty, if it was given back."""
+        if self.is_released:
+            self._take()
 
     def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store [tokens, kv_heads, head_dim] at slots [tokens] (block * block_size + offset) of a layer."""

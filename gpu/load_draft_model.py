@@ -24,11 +24,16 @@ MAX_KV_BYTES = 4 * 2**30
 """Of the draft model by default."""
 
 
-def load_models(spec: EngineSpec, report: Report) -> tuple[Model, KvPoolSize, DraftModel | None]:
-    """Raises as gpu.load_model.load_model does, for each of the two."""
+def load_models(
+    spec: EngineSpec, report: Report, draft_blocks: int | None = None
+) -> tuple[Model, KvPoolSize, DraftModel | None]:
+    """Raises as gpu.load_model.load_model does, for each of the two. `draft_blocks` is how many KV blocks the draft
+    model gets, where that is not to be judged by the memory."""
     if not isinstance(spec.speculative, DraftModelSpec):
         return *load_model(spec, report), None
     draft_spec = _draft_spec(spec, spec.speculative)
+    if draft_blocks is not None:
+        draft_spec = msgspec.structs.replace(draft_spec, num_gpu_blocks_override=draft_blocks)
     try:
         draft, draft_size = load_model(draft_spec, lambda done: report(done / 2))
     except (CheckpointError, StartError) as error:

@@ -5,7 +5,7 @@ Implemented by gpu/torch_model (any device and data type) and gpu/native_model (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import attrs
@@ -49,6 +49,15 @@ class Model(Protocol):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden] to [rows, vocab] float32, which the caller may write to. Valid until the next call."""
+
+    def release_kv(self) -> None:
+        """Give back the pool's memory, and what was recorded over it. Nothing is computed until `restore_kv`."""
+
+    def restore_kv(self) -> None:
+        """Have an empty pool again. Idempotent."""
+
+    def weights(self) -> Iterable[torch.Tensor]:
+        """All that could be moved to the host's memory meanwhile, on a GPU."""
 
     def close(self) -> None:
         """Give back memory and threads. Idempotent."""

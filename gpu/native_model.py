@@ -7,7 +7,7 @@ the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -78,6 +78,20 @@ class NativeModel:
         self._decoder.point_head(hidden.data_ptr(), logits.data_ptr())
         self._threads.run(self._decoder.head, step_of(len(hidden)))
         return logits
+
+    def release_kv(self) -> None:
+        assert self._pool is not None, "release after close"
+        self._pool.release()
+        self._logits = torch.empty(0, self.vocab_size)
+
+    def restore_kv(self) -> None:
+        assert self._pool is not None, "restore after close"
+        if self._pool.is_released:
+            self._pool.restore()
+            self._decoder = self._sized(FIRST_CAPACITY)  # the old one's program has the old addresses
+
+    def weights(self) -> Iterable[torch.Tensor]:
+        return ()  # they lie in a file that is mapped
 
     def close(self) -> None:
         self._threads.close()

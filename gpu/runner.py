@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Protocol
 
+from protocol.messages import ProfileState, SleepTag
 from protocol.spec import EngineFacts, EngineSpec
 from protocol.step import StepPlan, StepResult
 
@@ -25,6 +27,21 @@ class Runner(Protocol):
     def step(self, plan: StepPlan) -> StepResult:
         """Run the plan. A fault of one row (its logits are NaN, say) comes back as that row's `Sampled.error`;
         an exception means that the whole runner is broken."""
+
+    def sleep(self, level: int) -> list[SleepTag]:
+        """Give memory back: on level 1 the KV cache's, and on a GPU the weights' (which are kept in the host's), on
+        level 2 the weights' altogether. Returns what is without memory now, which never becomes less by this. No step
+        comes before all of it is woken; what the slots remember stays."""
+
+    def wake(self, tags: Collection[SleepTag]) -> list[SleepTag]:
+        """Take back the memory of these; what was dropped is read again, and the KV cache is empty. Returns what is
+        still without. Raises CheckpointError, and they go on sleeping, for weights that cannot be read any more."""
+
+    def start_profile(self, path: Path) -> ProfileState:
+        """Record the steps from now on. Raises ConflictError if a profile is being recorded already."""
+
+    def stop_profile(self) -> ProfileState:
+        """Write the profile to its path. Raises ConflictError if there is none."""
 
     def close(self) -> None:
         """Give back memory and device. Idempotent."""

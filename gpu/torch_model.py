@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -12,6 +12,7 @@ from gpu.graphs import DecodeGraphs
 from gpu.kv_pool import KvPool
 from gpu.model import Computed
 from gpu.models.decoder import Decoder
+from gpu.moved_weights import tensors_in
 from protocol.step import Row
 
 
@@ -52,6 +53,19 @@ class TorchModel:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.decoder.logits(hidden)
+
+    def release_kv(self) -> None:
+        assert self.pool is not None, "release after close"
+        self.pool.release()
+        if self._graphs is not None:
+            self._graphs.forget()
+
+    def restore_kv(self) -> None:
+        assert self.pool is not None, "restore after close"
+        self.pool.restore()
+
+    def weights(self) -> Iterable[torch.Tensor]:
+        return tensors_in(self.decoder)
 
     def close(self) -> None:
         self.pool = None

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from pathlib import Path
 
+import msgspec
 import torch
 
 from gpu.draft_model import DraftModel
+from gpu.host_memory import give_back_freed_memory
 from gpu.load_draft_model import load_models
 from gpu.logprobs import token_logprobs
 from gpu.model import Computed, Model
+from gpu.moved_weights import MovedWeights
+from gpu.profiler import Profiler
 from gpu.runner import Report
 from gpu.sampler import choose
 from gpu.sequence_slot import SequenceSlot
+from gpu.torch_recording import TorchRecording
 from gpu.trial import Trial
 from protocol.ids import Slot
-from protocol.messages import TokenLogprobs
+from protocol.messages import ProfileState, SleepTag, TokenLogprobs
 from protocol.spec import EngineFacts, EngineSpec
 from protocol.step import PENDING, PromptLogprobs, Row, Sampled, StepPlan, StepResult
 
@@ -23,11 +30,26 @@ PROMPT_LOGITS_ROWS = 64
 """Rows of logits that are held at once for prompt_logprobs: 64 × 150,000 float32 are 38 MB."""
 
 
+Reload = Callable[[], tuple[Model, DraftModel | None]]
+"""Loads the same models once more, with KV pools of the same size."""
+
+
 class TorchRunner:
     """Implements gpu.runner.Runner."""
 
-    def __init__(self, model: Model, facts: EngineFacts, draft_model: DraftModel | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        facts: EngineFacts,
+        draft_model: DraftModel | None = None,
+        reload: Reload | None = None,
+    ) -> None:
+        """Without `reload` the weights are kept while it sleeps, however deep."""
         self.facts = facts
+        self._reload = reload
+        self._asleep: set[SleepTag] = set()
+        self._moved: MovedWeights | None = None
+        self._profiler = Profiler(partial(TorchRecording, model.device))
         self._model: Model | None = model
         self._draft_model = draft_model
         self._slots: dict[Slot, SequenceSlot] = {}
@@ -50,11 +72,27 @@ class TorchRunner:
             weights_bytes=model.weights_bytes + (0 if draft_model is None else draft_model.weights_bytes),
             kv_cache_bytes=size.num_bytes + (0 if draft_model is None else draft_model.kv_cache_bytes),
         )
-        return cls(model, facts, draft_model)
+        same = msgspec.structs.replace(spec, num_gpu_blocks_override=size.num_blocks, max_model_len=size.max_model_len)
+        draft_blocks = None if draft_model is None else draft_model.num_blocks
+
+        def reload() -> tuple[Model, DraftModel | None]:
+            model, _, draft_model = load_models(same, _ignore, draft_blocks)
+            return model, draft_model
+
+        return cls(model, facts, draft_model, reload)
+
+    def step(self, plan: StepPlan) -> StepResult:
+        if not self._profiler.is_recording:
+            return self._step(plan)
+        with self._profiler.span(f"step {plan.step}, {len(plan.rows)} rows"):
+            result = self._step(plan)
+        self._profiler.end_step()
+        return result
 
     @torch.inference_mode()
-    def step(self, plan: StepPlan) -> StepResult:
+    def _step(self, plan: StepPlan) -> StepResult:
         assert self._model is not None, "step after close"
+        assert not self._asleep, "step while asleep"
         for freed in plan.freed_slots:
             self._slots.pop(freed, None)
             if self._draft_model is not None:
@@ -64,24 +102,84 @@ class TorchRunner:
         if not plan.rows:
             return StepResult(plan.step, [])
         rows = [self._resolved(row) for row in plan.rows]
-        computed = self._model.compute(rows)
-        prompt_logprobs = list(self._prompt_logprobs(self._model, rows, computed))
-        sampled = self._sample(self._model, rows, computed)
+        with self._profiler.span("compute"):
+            computed = self._model.compute(rows)
+        with self._profiler.span("sample"):
+            prompt_logprobs = list(self._prompt_logprobs(self._model, rows, computed))
+            sampled = self._sample(self._model, rows, computed)
         if self._draft_model is None:
             return StepResult(plan.step, sampled, prompt_logprobs)
         # A row with a grammar never has guesses, and one that broke has no token to go on from.
         masked = {row.slot for row in rows if row.grammar_bitmask is not None}
         going_on = [one.slot for one in sampled if one.error is None and one.slot not in masked]
-        drafts = self._draft_model.draft({slot: self._slots[slot] for slot in going_on})
+        with self._profiler.span("draft"):
+            drafts = self._draft_model.draft({slot: self._slots[slot] for slot in going_on})
         return StepResult(plan.step, sampled, prompt_logprobs, [drafts.get(one.slot, []) for one in sampled])
 
+    @torch.inference_mode()
+    def sleep(self, level: int) -> list[SleepTag]:
+        if level > 0:
+            self._release_kv()
+        if level > 1 and self._reload is not None:
+            self._drop_models()
+            self._asleep.add(SleepTag.WEIGHTS)
+        elif level > 0 and self._device.type == "cuda" and SleepTag.WEIGHTS not in self._asleep:
+            self._moved = MovedWeights(tensor for model in self._models() for tensor in model.weights())
+            self._asleep.add(SleepTag.WEIGHTS)
+        if level > 0:
+            self._give_back()
+        return sorted(self._asleep)
+
+    @torch.inference_mode()
+    def wake(self, tags: Collection[SleepTag]) -> list[SleepTag]:
+        if SleepTag.WEIGHTS in tags and SleepTag.WEIGHTS in self._asleep:
+            if self._moved is not None:
+                self._moved.restore()
+                self._moved = None
+            elif self._model is None:
+                assert self._reload is not None, "only what can be loaded again is dropped"
+                self._model, self._draft_model = self._reload()
+                if SleepTag.KV_CACHE in self._asleep:
+                    self._release_kv()
+            self._asleep.discard(SleepTag.WEIGHTS)
+        if SleepTag.KV_CACHE in tags:
+            for model in self._models():
+                model.restore_kv()
+            self._asleep.discard(SleepTag.KV_CACHE)  # models that are loaded later come with theirs
+        return sorted(self._asleep)
+
+    def start_profile(self, path: Path) -> ProfileState:
+        return self._profiler.start(path)
+
+    def stop_profile(self) -> ProfileState:
+        return self._profiler.stop()
+
     def close(self) -> None:
-        if self._model is not None:
-            self._model.close()
-        if self._draft_model is not None:
-            self._draft_model.close()
-        self._model = None
+        self._drop_models()
         self._slots = {}
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _models(self) -> list[Model]:
+        """Those that are loaded."""
+        drafting = [] if self._draft_model is None else [self._draft_model.model]
+        return drafting if self._model is None else [self._model, *drafting]
+
+    def _release_kv(self) -> None:
+        if self._draft_model is not None:
+            self._draft_model.release_kv()
+        if self._model is not None:
+            self._model.release_kv()
+        self._asleep.add(SleepTag.KV_CACHE)
+
+    def _drop_models(self) -> None:
+        for model in self._models():
+            model.close()
+        self._model = self._draft_model = None
+        self._moved = None
+
+    def _give_back(self) -> None:
+        give_back_freed_memory()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -127,6 +225,10 @@ class TorchRunner:
                 logits = model.logits(computed.hidden[first + done : first + done + len(part)])
                 found += token_logprobs(logits, part, [slot.params.prompt_logprobs] * len(part))
             yield PromptLogprobs(row.slot, row.start, found)
+
+
+def _ignore(progress: float) -> None:
+    """Nobody watches it being loaded again."""
 
 
 def _choose(logits: torch.Tensor, trials: list[Trial]) -> None:

@@ -55,6 +55,13 @@ class UnsupportedMediaTypeError(BadRequestError):
     code = "unsupported_media_type"
 
 
+class ConflictError(BadRequestError):
+    """The server is in no state for this: there is nothing to stop, or what was begun is not over."""
+
+    status = 409
+    code = "conflict"
+
+
 class NotImplementedHereError(BadRequestError):
     """Well-formed, but trillm does not do it (yet)."""
 

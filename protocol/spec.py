@@ -88,6 +88,8 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     """Record no CUDA graphs."""
     batch_invariant: bool = False
     """Compute a sequence's logits to the same bits in any batch, or refuse to start."""
+    profiler_directory: str | None = None
+    """Where profiles are written; None refuses them."""
 
 
 class OutputSpec(msgspec.Struct, frozen=True, tag="output"):

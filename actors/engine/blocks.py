@@ -110,6 +110,13 @@ class BlockPool:
             if block_hash is not None:
                 del self._by_hash[block_hash]
 
+    def forget(self) -> None:
+        """What lies in free blocks is not found again."""
+        for block in self._idle:
+            del self._by_hash[self._hash_of.pop(block)]
+        self._blank.extend(self._idle)
+        self._idle.clear()
+
     def _evict(self) -> int:
         block, _ = self._idle.popitem(last=False)
         del self._by_hash[self._hash_of.pop(block)]

@@ -7,18 +7,22 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Protocol, assert_never, final
 
+import msgspec
 import trio
 
 from actors.child import Control, Pulse
 from actors.engine.grammar import GrammarCompiler
+from actors.engine.operations import Operations, Rest
 from actors.engine.proposer import make_proposer
 from actors.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.stepper import Stepper, open_stepper
 from gpu.runner import open_runner
 from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
+from protocol.errors import ConflictError, TrillmError
 from protocol.ids import ClientIndex, Epoch, RequestId
 from protocol.links import Inbox, Outbox, open_links, receive_batch, send_in_parts
 from protocol.messages import (
@@ -29,11 +33,11 @@ from protocol.messages import (
     EngineHeartbeat,
     EngineInput,
     EngineOutput,
-    EngineState,
     FinishReason,
     ResyncRequest,
     UtilityReply,
     UtilityRequest,
+    UtilityResult,
     Welcome,
 )
 from protocol.spec import EngineSpec
@@ -84,8 +88,13 @@ class Publisher:
 
         send_in_parts(outputs, send, too_large)
 
-    def reply(self, call_id: int, result: EngineState) -> None:
-        self._numbered(UtilityReply(self._epoch, self._index, self._next_seq, call_id, result))
+    def reply(self, call_id: int, result: UtilityResult | TrillmError) -> None:
+        reply = UtilityReply(self._epoch, self._index, self._next_seq, call_id)
+        if isinstance(result, TrillmError):
+            is_conflict = isinstance(result, ConflictError)
+            self._numbered(msgspec.structs.replace(reply, error=result.message, is_conflict=is_conflict))
+        else:
+            self._numbered(msgspec.structs.replace(reply, result=result))
 
     def heartbeat(self, scheduler: Scheduler) -> None:
         if self._subscribed:
@@ -122,6 +131,7 @@ class Engine:
         pulse: Pulse,
         max_in_flight: int = 1,
         clock: Callable[[], float] = time.monotonic,
+        profiler_directory: Path | None = None,
     ) -> None:
         self._epoch = epoch
         self._scheduler = scheduler
@@ -130,6 +140,7 @@ class Engine:
         self._clients = clients
         self._publishers = {index: Publisher(epoch, index, client) for index, client in clients.items()}
         self._pulse = pulse
+        self._operations = Operations(scheduler, stepper, pulse, profiler_directory, self._end_all)
         self._max_in_flight = max_in_flight
         self._clock = clock
         self._work = trio.Event()
@@ -165,6 +176,7 @@ class Engine:
             self._pulse.step = plan.step
             ended = trio.current_time()
             self._publish(self._scheduler.commit(plan, result, ended - began))
+            self._operations.notice()
             began = ended
 
     async def _take_in(self, inbox: Inbox[EngineInput], nursery: trio.Nursery) -> None:
@@ -172,6 +184,7 @@ class Engine:
             for message in await receive_batch(inbox):
                 if message.epoch == self._epoch and message.client_index in self._publishers:
                     self._take(message, nursery)
+            self._operations.notice()
             self._work.set()
 
     def _take(self, message: EngineInput, nursery: trio.Nursery) -> None:
@@ -186,9 +199,8 @@ class Engine:
                 self._abort(index, ids)
             case ResyncRequest():
                 self._resync(message, nursery)
-            case UtilityRequest(client_index=index, call_id=call_id):
-                state = EngineState(self._scheduler.stats(), self._scheduler.request_ids, self._pulse.beat().phase)
-                self._publishers[index].reply(call_id, state)
+            case UtilityRequest():
+                self._operate(message, nursery)
             case _:
                 assert_never(message)
 
@@ -206,6 +218,34 @@ class Engine:
         await trio.sleep(UNKNOWN_SECONDS)
         ours = {i: offset for i, offset in offsets.items() if (index, i) not in self._compiling}
         self._publish((index, output) for output in self._scheduler.resync(index, ours))
+
+    def _operate(self, message: UtilityRequest, nursery: trio.Nursery) -> None:
+        answer: UtilityResult | Rest | TrillmError
+        try:
+            answer = self._operations.begin(message.operation)
+        except TrillmError as error:
+            answer = error
+        if callable(answer):
+            nursery.start_soon(self._finish_operation, message, answer)
+        else:
+            self._publishers[message.client_index].reply(message.call_id, answer)
+
+    async def _finish_operation(self, message: UtilityRequest, rest: Rest) -> None:
+        answer: UtilityResult | TrillmError
+        try:
+            answer = await rest()
+        except TrillmError as error:
+            answer = error
+        self._publishers[message.client_index].reply(message.call_id, answer)
+        self._work.set()
+
+    def _end_all(self, error: str) -> None:
+        """Every request ends with this sentence, also those whose grammars are still being compiled."""
+        for (index, request_id), scope in self._compiling.items():
+            scope.cancel()
+            ended = EngineCoreOutput(request_id, 0, [], finish_reason=FinishReason.ABORT, error=error)
+            self._publish([(index, ended)])
+        self._publish(self._scheduler.abort_all(error))
 
     def _abort(self, index: ClientIndex, ids: list[RequestId]) -> None:
         for request_id in ids:
@@ -253,6 +293,7 @@ class Engine:
                     if owner == index:
                         scope.cancel()
                 self._scheduler.abort_client(index)
+                self._operations.notice()
 
     async def _beat(self) -> None:
         while True:
@@ -285,7 +326,8 @@ def make_engine(
     plans_ahead = facts.device != "cpu" if spec.async_scheduling is None else spec.async_scheduling
     max_in_flight = MAX_IN_FLIGHT if plans_ahead else 1
     scheduler = Scheduler(config, make_proposer(spec.speculative))
-    return Engine(spec.epoch, scheduler, stepper, compiler, clients, pulse, max_in_flight, clock)
+    profiles = None if spec.profiler_directory is None else Path(spec.profiler_directory)
+    return Engine(spec.epoch, scheduler, stepper, compiler, clients, pulse, max_in_flight, clock, profiles)
 
 
 async def run_engine_process(spec: EngineSpec, control: Control) -> None:

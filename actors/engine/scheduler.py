@@ -18,6 +18,7 @@ from actors.engine.deadlines import Deadlines
 from actors.engine.draft import StepDraft
 from actors.engine.finish import Finish, finish_after_token
 from actors.engine.finished import FinishedSequences
+from actors.engine.hold import Hold
 from actors.engine.progress import take_result
 from actors.engine.proposer import Proposer
 from actors.engine.residents import Residents
@@ -57,6 +58,8 @@ class Scheduler:
         self._deadlines = Deadlines()
         self._chunk_budget = ChunkBudget(config.max_num_batched_tokens)
         self._in_flight: deque[StepDraft] = deque()
+        self.hold = Hold.NONE
+        """What keeps it from planning steps. Set by actors/engine/operations.py."""
         self._num_added = 0
         self._num_steps = 0
         self._num_preemptions = 0
@@ -106,6 +109,29 @@ class Scheduler:
         self.abort(client_index, [s.request_id for s in self._live.values() if s.client_index == client_index])
         self._finished.forget_client(client_index)
 
+    def abort_all(self, error: str) -> list[Addressed]:
+        """End every request, of all clients, with finish reason "abort" and this sentence for the client."""
+        return [
+            self._finish(sequence, Finish(FinishReason.ABORT, error=error), sequence.num_output_tokens)
+            for sequence in list(self._live.values())
+        ]
+
+    def reset_prefix_cache(self, *, preempts: bool) -> bool:
+        """No sequence finds what was computed before. With `preempts` those that run lose their blocks for that, to be
+        computed again; without, nothing happens while any of them holds blocks. Whether it was done."""
+        if preempts:
+            for sequence in list(self._running):
+                self._running.dismiss(sequence)
+                sequence.status = SequenceStatus.PREEMPTED
+                self._waiting.push(sequence)
+                self._num_preemptions += 1
+                for earlier in self._in_flight:
+                    earlier.lost.add(sequence)
+        if self._pool.num_used:
+            return False
+        self._pool.forget()
+        return True
+
     def resync(self, client_index: ClientIndex, offsets: Mapping[RequestId, int]) -> list[EngineCoreOutput]:
         """Say again, per request, every output token from this offset on, and the end if it has come.
 
@@ -126,7 +152,9 @@ class Scheduler:
         empty plan."""
         assert len(self._in_flight) < MAX_IN_FLIGHT, f"{self._in_flight[0]!r} is not committed yet"
         is_guessing = self._proposer is not None
-        if not self._live or any(is_guessing or earlier.is_awaited for earlier in self._in_flight):
+        if not self._live or self.hold is Hold.ALL:
+            return None
+        if any(is_guessing or earlier.is_awaited for earlier in self._in_flight):
             return None
         config = self.config
         draft = StepDraft(self._num_steps + 1, config.max_num_batched_tokens, config.long_prefill_token_threshold)
@@ -136,11 +164,11 @@ class Scheduler:
             for earlier in self._in_flight:
                 earlier.lost.add(sequence)
         self._num_preemptions += len(draft.preempted)
-        admit_waiting(draft, self._running, self._waiting)
+        admit_waiting(draft, self._running, self._waiting, begun_only=self.hold is Hold.NEW)
         if self._proposer is not None:
             guess_ahead(draft, self._running, self._proposer)
         if not draft.counts:
-            assert self._in_flight, f"no progress with {self!r}"
+            assert self._in_flight or (self.hold and not self.num_begun), f"no progress with {self!r}"
             return None
         self._num_steps += 1
         self._in_flight.append(draft)
@@ -182,6 +210,11 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         return bool(self._live)
+
+    @property
+    def num_begun(self) -> int:
+        """Live requests that have run, or run now."""
+        return len(self._running) + sum(s.status is SequenceStatus.PREEMPTED for s in self._waiting)
 
     @property
     def request_ids(self) -> list[RequestId]:

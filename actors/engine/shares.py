@@ -44,16 +44,19 @@ def extend_running(draft: StepDraft, running: Residents, waiting: WaitingQueue, 
         _extend(sequence, draft, running)
 
 
-def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue) -> None:
+def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue, *, begun_only: bool = False) -> None:
     """Let sequences start, in rank order, while there is budget and the first has room for all it has.
 
     Later ones do not overtake one that lacks blocks: it would never find enough of them free. Since whoever runs has
     had a token of this step's budget by now, no more sequences ever run than a step has tokens. Nobody starts in a step
-    that has taken blocks from others; these, above all, have results of earlier steps on their way.
+    that has taken blocks from others; these, above all, have results of earlier steps on their way. With `begun_only`
+    only those start that have run before.
     """
     while draft.tokens_left > 0 and not draft.preempted:
-        sequence = waiting.first()
-        if sequence is None or not running.has_room_for(sequence, found := running.find_prefix(sequence)):
+        sequence = waiting.first_begun() if begun_only else waiting.first()
+        if sequence is None or sequence.num_pending_tokens:  # whoever was preempted awaits the token on its way
+            return
+        if not running.has_room_for(sequence, found := running.find_prefix(sequence)):
             return
         waiting.remove(sequence)
         running.admit(sequence, found)

@@ -11,7 +11,7 @@ import queue
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol, final
+from typing import Protocol, TypeVar, final
 
 import outcome
 import trio
@@ -21,6 +21,11 @@ from protocol.spec import EngineFacts
 from protocol.step import StepPlan, StepResult
 
 OpenRunner = Callable[[Report], Runner]
+T = TypeVar("T")
+
+
+class Stop:
+    """Ends the thread."""
 
 
 class Stepper(Protocol):
@@ -34,6 +39,10 @@ class Stepper(Protocol):
     async def result(self) -> StepResult:
         """Of the oldest plan whose result has not been received. An exception means that the runner is broken."""
 
+    async def apply(self, action: Callable[[Runner], T]) -> T:
+        """What the action gives, or raises, done to the runner once all plans that were submitted have run. It is done
+        also if the caller is cancelled meanwhile."""
+
 
 @final
 class InlineStepper:
@@ -42,6 +51,7 @@ class InlineStepper:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._plans: deque[StepPlan] = deque()
+        self._results: deque[StepResult] = deque()
         self.facts = runner.facts
 
     def submit(self, plan: StepPlan) -> None:
@@ -49,34 +59,59 @@ class InlineStepper:
 
     async def result(self) -> StepResult:
         await trio.lowlevel.checkpoint()
+        if self._results:
+            return self._results.popleft()
         return self._runner.step(self._plans.popleft())
+
+    async def apply(self, action: Callable[[Runner], T]) -> T:
+        await trio.lowlevel.checkpoint()
+        while self._plans:
+            self._results.append(self._runner.step(self._plans.popleft()))
+        return action(self._runner)
 
 
 @final
 class ThreadStepper:
     """Made by `open_stepper`."""
 
-    def __init__(self, plans: queue.SimpleQueue[StepPlan | None]) -> None:
-        self._plans = plans
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[StepPlan | Callable[[Runner], None] | Stop] = queue.SimpleQueue()
         self._results_in, self._results = trio.open_memory_channel[outcome.Outcome[StepResult]](math.inf)
         self.facts: EngineFacts
 
     def submit(self, plan: StepPlan) -> None:
-        self._plans.put(plan)
+        self._work.put(plan)
+
+    def stop(self) -> None:
+        """End the thread after all that was asked of it before."""
+        self._work.put(Stop())
 
     async def result(self) -> StepResult:
         return (await self._results.receive()).unwrap()
 
+    async def apply(self, action: Callable[[Runner], T]) -> T:
+        say, hear = trio.open_memory_channel[outcome.Outcome[T]](1)
+        token = trio.lowlevel.current_trio_token()
+
+        def act(runner: Runner) -> None:
+            token.run_sync_soon(say.send_nowait, outcome.capture(action, runner))
+
+        self._work.put(act)
+        return (await hear.receive()).unwrap()
+
     def serve(
         self, open_runner: OpenRunner, report: Report, token: trio.lowlevel.TrioToken, loaded: trio.Event
     ) -> None:
-        """The thread's main: load, then step until there is no more plan. Raises what loading raises."""
+        """The thread's main: load, then do what is asked until it is told to stop. Raises what loading raises."""
         runner = open_runner(report)
         try:
             self.facts = runner.facts
             token.run_sync_soon(loaded.set)
-            while (plan := self._plans.get()) is not None:
-                token.run_sync_soon(self._results_in.send_nowait, outcome.capture(runner.step, plan))
+            while not isinstance(work := self._work.get(), Stop):
+                if isinstance(work, StepPlan):
+                    token.run_sync_soon(self._results_in.send_nowait, outcome.capture(runner.step, work))
+                else:
+                    work(runner)
         finally:
             runner.close()
 
@@ -88,8 +123,7 @@ async def open_stepper(open_runner: OpenRunner, report: Report) -> AsyncIterator
     `report` is called in the thread. On leaving, a step under way is waited for: the process's own deadline
     (actors/child.py) bounds that.
     """
-    plans: queue.SimpleQueue[StepPlan | None] = queue.SimpleQueue()
-    stepper = ThreadStepper(plans)
+    stepper = ThreadStepper()
     loaded = trio.Event()
     async with trio.open_nursery() as nursery:
         serve = (stepper.serve, open_runner, report, trio.lowlevel.current_trio_token(), loaded)
@@ -98,4 +132,4 @@ async def open_stepper(open_runner: OpenRunner, report: Report) -> AsyncIterator
             await loaded.wait()
             yield stepper
         finally:
-            plans.put(None)
+            stepper.stop()

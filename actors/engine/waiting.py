@@ -39,6 +39,10 @@ class WaitingQueue:
     def first(self) -> Sequence | None:
         return self._sequences[0] if self._sequences else None
 
+    def first_begun(self) -> Sequence | None:
+        """The first of those that have run before, and were preempted."""
+        return next((s for s in self._sequences if s.status is SequenceStatus.PREEMPTED), None)
+
     def push(self, sequence: Sequence) -> None:
         rank = rank_of(sequence, self.policy)
         index = bisect.bisect(self._ranks, rank)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -68,6 +68,17 @@ class TransformersModel:
         token_ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=self.device)
         logits = self._head(input_ids=token_ids, use_cache=False).logits[0]
         return logits.to(torch.float32, copy=True)
+
+    def release_kv(self) -> None:
+        assert self._pool is not None, "release after close"
+        self._pool.release()
+
+    def restore_kv(self) -> None:
+        assert self._pool is not None, "restore after close"
+        self._pool.restore()
+
+    def weights(self) -> Iterable[torch.Tensor]:
+        return [*self._model.parameters(), *self._model.buffers()]
 
     def close(self) -> None:
         self._pool = None

@@ -14,7 +14,7 @@ PACKAGES = ("protocol", "gpu", "actors", "app")
 PURE = {
     "actors.engine": {
         *("block_hashes", "blocks", "chunk_budget", "deadlines", "draft", "finish", "ngrams", "proposer", "finished"),
-        "grammar",
+        *("grammar", "hold"),
         *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "waiting"),
     },
     "actors.output": {
@@ -22,7 +22,7 @@ PURE = {
         *("stopping", "vocabulary", "windowed_detokenizer"),
     },
 }
-GPU_USERS = {"actors.engine.stepper", "actors.engine.main"}
+GPU_USERS = {"actors.engine.stepper", "actors.engine.operations", "actors.engine.main"}
 
 
 def modules() -> dict[str, Path]:

@@ -28,7 +28,7 @@ def checkpoint(request, tmp_path_factory):
 
 def test_runner_conforms(checkpoint):
     facts = EngineFacts(64, 120, 4, VOCAB_SIZE, "cpu", "float32", 0, 0)
-    check_runner(lambda: TorchRunner(device_model(checkpoint), facts))
+    check_runner(lambda: TorchRunner(device_model(checkpoint), facts, reload=lambda: (device_model(checkpoint), None)))
 
 
 @pytest.mark.parametrize("varlen", [varlen_attention, without_pages])

@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import attrs
 import msgspec
+import pytest
 
 from gpu.runner import Runner
+from protocol.errors import ConflictError
 from protocol.ids import RequestId, Slot
-from protocol.messages import TokenLogprobs
+from protocol.messages import SleepTag, TokenLogprobs
 from protocol.sampling import SamplingParams
 from protocol.step import PENDING, NewSequence, Row, Sampled, StepPlan, StepResult
 
@@ -363,6 +367,57 @@ def check_grammar_bitmask_binds(make_runner: MakeRunner, driver: Driver) -> None
             driver.free(sequence)
 
 
+def check_sleep_changes_no_token(make_runner: MakeRunner, driver: Driver) -> None:
+    """What was computed is gone, and what the slots know is not: sequences are computed again in other slots."""
+    wish = params(9, temperature=0.9)
+    expected = driver.admit(0, _prompt(driver, 21), wish)
+    driver.run(expected)
+    driver.free(expected)
+    both = [[SleepTag.KV_CACHE, SleepTag.WEIGHTS]]
+    each = [[SleepTag.WEIGHTS], [SleepTag.KV_CACHE]]
+    for levels, wakes in (([1], both), ([2], both), ([2], each), ([2], each[::-1]), ([1, 2, 1], both)):
+        interrupted = driver.admit(1, _prompt(driver, 21), wish)
+        driver.step((interrupted, 21))
+        driver.step((interrupted, 1))
+        for level in levels:
+            asleep = driver.runner.sleep(level)
+        assert SleepTag.KV_CACHE in asleep
+        for tags in wakes:
+            asleep = driver.runner.wake(tags)
+            assert set(asleep).isdisjoint(tags)
+        assert asleep == []
+        driver.free(interrupted)
+        resumed = driver.admit(2, _prompt(driver, 21), wish, interrupted.output)
+        driver.run(resumed)
+        driver.free(resumed)
+        assert resumed.output == expected.output, f"levels {levels}, woken as {wakes}"
+
+
+def check_a_sleep_of_level_0_gives_nothing_back(make_runner: MakeRunner, driver: Driver) -> None:
+    sequence = driver.admit(0, _prompt(driver, 8), params())
+    driver.step((sequence, 8))
+    assert driver.runner.sleep(0) == []
+    driver.step((sequence, 1))
+    assert driver.runner.wake([SleepTag.KV_CACHE]) == []
+    driver.step((sequence, 1))
+
+
+def check_a_profile_is_written_where_it_was_asked_for(make_runner: MakeRunner, driver: Driver) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "new" / "profile.json"
+        with pytest.raises(ConflictError):
+            driver.runner.stop_profile()
+        assert driver.runner.start_profile(path).path == str(path)
+        with pytest.raises(ConflictError):
+            driver.runner.start_profile(path)
+        driver.run(driver.admit(0, _prompt(driver, 5), params(3)))
+        state = driver.runner.stop_profile()
+        assert (state.path, state.num_steps, state.is_cut_off) == (str(path), 3, False)
+        names = [event.get("name") for event in msgspec.json.decode(path.read_bytes())["traceEvents"]]
+        assert {f"step {number}, 1 rows" for number in (1, 2, 3)} <= set(names)
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
 def check_close_is_idempotent(make_runner: MakeRunner, driver: Driver) -> None:
     driver.runner.close()
     driver.runner.close()
@@ -383,6 +438,9 @@ CHECKS: tuple[Callable[[MakeRunner, Driver], None], ...] = (
     check_logprobs_shapes,
     check_prompt_logprobs_cover_the_prompt,
     check_grammar_bitmask_binds,
+    check_sleep_changes_no_token,
+    check_a_sleep_of_level_0_gives_nothing_back,
+    check_a_profile_is_written_where_it_was_asked_for,
     check_close_is_idempotent,
 )
 

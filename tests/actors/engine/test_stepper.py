@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 
 from actors.engine.stepper import open_stepper
 from gpu.runner import Report
 from protocol.errors import CheckpointError
+from protocol.messages import ProfileState, SleepTag
 from protocol.spec import EngineFacts
 from protocol.step import StepPlan, StepResult
 
@@ -33,6 +36,19 @@ class GatedRunner:
 
     def close(self) -> None:
         self.is_closed = True
+
+    def sleep(self, level: int) -> list[SleepTag]:
+        self.begun.append(-level)
+        return [SleepTag.KV_CACHE]
+
+    def wake(self, tags: Collection[SleepTag]) -> list[SleepTag]:
+        raise CheckpointError("the weights are gone")
+
+    def start_profile(self, path: Path) -> ProfileState:
+        return ProfileState(str(path))
+
+    def stop_profile(self) -> ProfileState:
+        return ProfileState("")
 
 
 def plan(step: int) -> StepPlan:
@@ -59,6 +75,19 @@ async def test_what_breaks_the_runner_is_raised_for_its_own_plan():
         assert (await stepper.result()).step == 1
         with pytest.raises(RuntimeError, match="broken"):
             await stepper.result()
+
+
+async def test_what_else_is_done_to_the_runner_is_done_between_plans_in_order():
+    runner = GatedRunner()
+    async with open_stepper(lambda report: runner, lambda progress: None) as stepper:
+        runner.gate.release(2)
+        stepper.submit(plan(1))
+        assert await stepper.apply(lambda runner: runner.sleep(2)) == [SleepTag.KV_CACHE]
+        with pytest.raises(CheckpointError, match="gone"):
+            await stepper.apply(lambda runner: runner.wake([SleepTag.WEIGHTS]))
+        stepper.submit(plan(3))
+        assert [(await stepper.result()).step for _ in range(2)] == [1, 3]
+        assert runner.begun == [1, -2, 3]
 
 
 async def test_what_loading_raises_is_raised():

@@ -1,0 +1,193 @@
+"""The engine's administrative operations: pausing, sleeping, profiling, and looking at it.
+
+An operation that holds the scheduler does so at once, so that nothing that arrives after it is computed before it; what
+takes time (finishing what has begun, the runner's memory) comes after that, in a task of the engine's. Used by
+actors/engine/main.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import assert_never, final
+
+import trio
+
+from actors.child import Pulse
+from actors.engine.hold import Hold
+from actors.engine.scheduler import Scheduler
+from actors.engine.stepper import Stepper
+from gpu.runner import Runner
+from protocol.errors import BadRequestError, ConflictError
+from protocol.messages import (
+    AbortAll,
+    CacheReset,
+    EngineState,
+    GetState,
+    Pause,
+    PauseMode,
+    ProfileState,
+    ResetPrefixCache,
+    Resume,
+    RunState,
+    Sleep,
+    SleepTag,
+    StartProfile,
+    StopProfile,
+    UtilityOperation,
+    UtilityResult,
+    WakeUp,
+)
+
+DEEPEST_SLEEP = 2
+
+Rest = Callable[[], Awaitable[UtilityResult]]
+"""What is left of an operation that takes time. Raises TrillmError."""
+
+
+@final
+class Operations:
+    """Of one engine. Pausing and sleeping are independent of each other: steps are taken while it does neither."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        stepper: Stepper,
+        pulse: Pulse,
+        profiler_directory: Path | None,
+        end_all: Callable[[str], None],
+    ) -> None:
+        """`end_all` ends every request of the engine with a sentence for its client."""
+        self._scheduler = scheduler
+        self._stepper = stepper
+        self._pulse = pulse
+        self._profiler_directory = profiler_directory
+        self._end_all = end_all
+        self._paused = Hold.NONE
+        self._sleeping = Hold.NONE
+        self._sleep_level: int | None = None
+        self._asleep: list[SleepTag] = []
+        self._memory = trio.Lock()  # one giving back or taking back at a time
+        self._num_profiles = 0
+        self._moved = trio.Event()
+
+    @property
+    def run_state(self) -> RunState:
+        return RunState(self._paused is not Hold.NONE, self._sleep_level, self._asleep)
+
+    def notice(self) -> None:
+        """To be called when the scheduler may have moved: somebody may be waiting for it to be done."""
+        if self._moved.statistics().tasks_waiting:
+            self._moved.set()
+            self._moved = trio.Event()
+
+    def begin(self, operation: UtilityOperation) -> UtilityResult | Rest:
+        """The answer, or what has to be awaited for it. Raises TrillmError."""
+        match operation:
+            case GetState():
+                return EngineState(
+                    self._scheduler.stats(), self._scheduler.request_ids, self._pulse.beat().phase, self.run_state
+                )
+            case ResetPrefixCache(reset_running_requests=preempts):
+                return CacheReset(self._scheduler.reset_prefix_cache(preempts=preempts))
+            case AbortAll():
+                self._end_all("The operator of this server ended this request")
+                return self.run_state
+            case Pause():
+                return self._begin_pause(operation)
+            case Resume():
+                self._paused = Hold.NONE
+                self._update()
+                return self.run_state
+            case Sleep():
+                return self._begin_sleep(operation)
+            case WakeUp(tags=tags):
+                return partial(self._wake, tags)
+            case StartProfile():
+                return self._start_profile
+            case StopProfile():
+                return partial(self._stepper.apply, Runner.stop_profile)
+            case _:
+                assert_never(operation)
+
+    def _update(self) -> None:
+        self._scheduler.hold = max(self._paused, self._sleeping)
+        self.notice()
+
+    # ------------------------------------------------------------------ pausing
+
+    def _begin_pause(self, operation: Pause) -> Rest:
+        if operation.mode is PauseMode.ABORT:
+            self._end_all("The engine was paused before this answer was complete")
+        self._paused = max(self._paused, _hold_of(operation.mode))
+        self._update()
+        return partial(self._finish_pause, operation.clear_cache)
+
+    async def _finish_pause(self, clear_cache: bool) -> RunState:
+        while self._paused is Hold.NEW and self._scheduler.num_begun:
+            await self._moved.wait()
+        if self._paused is Hold.NONE:
+            raise ConflictError("the engine was resumed before it was paused")
+        self._paused = Hold.ALL
+        self._update()
+        if clear_cache:
+            self._scheduler.reset_prefix_cache(preempts=True)
+        await self._stepper.apply(_nothing)  # behind the steps under way
+        return self.run_state
+
+    # ------------------------------------------------------------------ sleeping
+
+    def _begin_sleep(self, operation: Sleep) -> Rest:
+        if not 0 <= operation.level <= DEEPEST_SLEEP:
+            raise BadRequestError(f"level must be from 0 to {DEEPEST_SLEEP}, not {operation.level}")
+        if operation.mode is PauseMode.ABORT:
+            self._end_all("The engine was put to sleep before this answer was complete")
+        self._sleeping = max(self._sleeping, _hold_of(operation.mode))
+        self._update()
+        return partial(self._finish_sleep, operation.level)
+
+    async def _finish_sleep(self, level: int) -> RunState:
+        while self._sleeping is Hold.NEW and self._scheduler.num_begun:
+            await self._moved.wait()
+        async with self._memory:
+            if self._sleeping is Hold.NONE:
+                raise ConflictError("the engine was woken before it slept")
+            self._sleeping = Hold.ALL
+            self._update()
+            if level > 0:
+                self._scheduler.reset_prefix_cache(preempts=True)
+                self._asleep = await self._stepper.apply(lambda runner: runner.sleep(level))
+            self._sleep_level = max(level, self._sleep_level or 0)
+        return self.run_state
+
+    async def _wake(self, tags: list[SleepTag]) -> RunState:
+        async with self._memory:
+            wanted = set(tags or SleepTag)
+            wakes = [tag for tag in self._asleep if tag in wanted]
+            if wakes:
+                self._asleep = await self._stepper.apply(lambda runner: runner.wake(wakes))
+            if not self._asleep and (wakes or SleepTag.SCHEDULING in wanted):
+                self._sleeping, self._sleep_level = Hold.NONE, None
+                self._update()
+        return self.run_state
+
+    # ------------------------------------------------------------------ profiling
+
+    async def _start_profile(self) -> ProfileState:
+        if self._profiler_directory is None:
+            raise ConflictError("this engine has no directory for profiles (--profiler-dir)")
+        self._num_profiles += 1
+        time = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        path = self._profiler_directory / f"trillm-{time}-{os.getpid()}-{self._num_profiles}.trace.json"
+        return await self._stepper.apply(lambda runner: runner.start_profile(path))
+
+
+def _hold_of(mode: PauseMode) -> Hold:
+    return Hold.NEW if mode is PauseMode.WAIT else Hold.ALL
+
+
+def _nothing(runner: Runner) -> None:
+    """Done once all that was asked of the runner before is done."""
