@@ -1,8 +1,9 @@
 """Where grammars are handed in to be checked: a few checker processes, started when they are first needed.
 
-A checker that dies over a grammar, or does not answer in time and is killed, costs that grammar's sender an error and
-nobody else anything but a new checker's start. The wait for a free checker is not the grammar's fault, so it has a
-deadline and an error of its own. Grammars that were found good are remembered.
+A checker that dies over a grammar, or does not answer in time and is killed, costs nobody else anything but a new
+checker's start. The grammar is then tried once more, in another one: what a checker died of may have come from outside,
+and only a grammar that does it twice is at fault and costs its sender an error. The wait for a free checker is not the
+grammar's fault, so it has a deadline and an error of its own. Grammars that were found good are remembered.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ START_SECONDS = 20.0
 """For a checker to start, on a busy machine."""
 QUEUE_SECONDS = 10.0
 """For a checker to become free."""
+MAX_FAILURES = 2
+"""From when on a grammar is taken for the cause."""
 MAX_REMEMBERED = 256
 MAX_WAITING = 256
 
@@ -37,6 +40,8 @@ class Job:
     """One grammar on its way."""
 
     source: GrammarSource
+    failures: int = 0
+    """Checkers that died under it, or did not answer."""
     done: trio.Event = attrs.field(factory=trio.Event)
     taken: trio.Event = attrs.field(factory=trio.Event)
     given_up: bool = False
@@ -47,6 +52,11 @@ class Job:
     def end(self, grammar: Grammar | None, error: TrillmError | None) -> None:
         self.grammar, self.error = grammar, error
         self.done.set()
+
+    def may_be_innocent(self) -> bool:
+        """To be asked once for each failure: whether it is to be tried again."""
+        self.failures += 1
+        return self.failures < MAX_FAILURES and not self.given_up
 
 
 @final
@@ -96,8 +106,10 @@ class GrammarDesk:
 
     async def _serve(self, name: str) -> None:
         """One place at the desk: start a checker for the first job, keep it until it fails, begin again."""
+        job: Job | None = None
         while True:
-            job: Job | None = await self._next()
+            if job is None or job.done.is_set():
+                job = await self._next()
             seconds = START_SECONDS + CHECK_SECONDS
             async with open_process(GrammarSpec(self._new_epoch(), self._checkpoint), name) as process:
                 while job is not None and await self._serve_one(job, process, seconds):
@@ -128,16 +140,18 @@ class GrammarDesk:
             scope.cancel()
 
     async def _serve_one(self, job: Job, process: ChildProcess, seconds: float) -> bool:
-        """Whether the checker is fit for another job."""
+        """Whether the checker is fit for another job. If not, one that is not done is to be tried in the next."""
         with trio.move_on_after(seconds):
             try:
                 await process.send(CheckGrammar(job.source))
                 while not isinstance(answer := await process.receive(), GrammarChecked):
                     pass
             except (trio.EndOfChannel, trio.BrokenResourceError, msgspec.DecodeError):
-                job.end(None, GrammarError("the grammar is nested too deep or too large to be built"))
+                if not job.may_be_innocent():
+                    job.end(None, GrammarError("the grammar is nested too deep or too large to be built"))
                 return False
             job.end(answer.grammar, GrammarError(answer.complaint) if answer.complaint else None)
             return True
-        job.end(None, GrammarError(f"the grammar could not be built within {CHECK_SECONDS:g} s"))
+        if not job.may_be_innocent():
+            job.end(None, GrammarError(f"the grammar could not be built within {CHECK_SECONDS:g} s"))
         return False
