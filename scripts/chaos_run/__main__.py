@@ -8,11 +8,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
 import trio
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from scripts.chaos_run import endings, report, restarts, soak
 from scripts.chaos_run.exchange import BrokenAnswerError
@@ -44,7 +44,7 @@ def main(
     every: float = 4.0,
     patience: float = 8.0,
     step_seconds: float = 0.02,
-    serve_arguments: str = "",
+    serve_arguments: Annotated[str, Parameter(allow_leading_hyphen=True)] = "",
     soak: int | None = None,
     restarts: int | None = None,
     endings: int | None = None,

@@ -1,0 +1,32 @@
+"""A small run of each kind that scripts/chaos does: seeded, with the dummy model."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.chaos_run import endings, soak
+from scripts.chaos_run.run import Course, run
+from scripts.chaos_run.served import Recipe
+
+pytestmark = pytest.mark.process
+
+
+async def test_whatever_is_injected_the_clients_get_what_they_would_have_got_and_nothing_is_left(checkpoint):
+    course = Course(seconds=15, seed=3, streams=16, tokens=60, every=1.2)
+    result = await run(Recipe(str(checkpoint)), course)
+
+    assert result.complaints == []
+    assert len([one for one in result.injected if one.victims]) >= 6
+    assert len([outcome for outcome in result.outcomes if outcome.verdict == "equal"]) > 50
+
+
+async def test_nothing_grows_with_the_number_of_requests(checkpoint):
+    result = await soak.soak(Recipe(str(checkpoint), step_seconds=0.0), requests=500, seed=1)
+
+    assert result.complaints == []
+
+
+async def test_each_way_to_end_the_service_is_seen_as_promised(checkpoint):
+    result = await endings.end(Recipe(str(checkpoint)), times=1)
+
+    assert result.complaints == []
