@@ -42,9 +42,10 @@ def line(kind: str, result: Result) -> Line:
     done = [one for one in result.injected if one.injection.kind.name == kind and one.victims]
     hit = [(one, outcome) for one in done for outcome in result.outcomes if is_hit(outcome, one)]
     pauses = [
-        outcome.pause(one.at - BEFORE_SECONDS, one.at + AFTERWARDS_SECONDS) for one, outcome in hit if outcome.manner == "reads"
-        and outcome.ask.endswith("streamed")
-    ]  # fmt: skip
+        outcome.pause(one.at - BEFORE_SECONDS, one.at + AFTERWARDS_SECONDS)
+        for one, outcome in hit
+        if outcome.manner == "reads" and outcome.ask.endswith("streamed")
+    ]
     return Line(
         kind,
         len(done),
