@@ -8,19 +8,26 @@ is closed, and what was still queued is gone with it.
 pyzmq has no support for trio, and a ZMQ socket's file descriptor is edge-triggered: readable only until *any* call on
 the socket has processed the pending commands. Therefore every receive first reads EVENTS, then takes or waits, with no
 checkpoint in between; and a send on a socket that another task waits for passes a swallowed edge on.
+
+Addresses are ipc:// within a machine. tcp:// is spoken only encrypted, and only with those whose keys are known
+(protocol/curve.py); without keys it is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, Protocol, TypeVar, final
 
 import msgspec
 import trio
 import zmq
+from zmq.utils import z85
 
 from protocol.codec import Codec
+from protocol.curve import CurveKeys, judge, split_address, with_key
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -28,6 +35,19 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """A peer that sends a larger frame is disconnected by ZMQ, without a word to either side."""
+
+
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+"""Where libzmq asks whom it may let in (RFC 27)."""
+HANDSHAKE_MS = 5000
+"""A tcp peer that has not proved by then who it is, is disconnected."""
+RECONNECT_MAX_MS = 2000
+
+logger = logging.getLogger("trillm.links")
+
+
+class UnprotectedLinkError(PermissionError):
+    """A tcp link without keys: anybody who reaches the port could speak to it."""
 
 
 class FrameTooLargeError(Exception):
@@ -179,6 +199,11 @@ class ReceiveLink(Generic[T], trio.abc.ReceiveChannel[T]):
         self._frames += 1
         return self._codec.decode(frame)
 
+    @property
+    def address(self) -> str:
+        """Where others connect to, if this end was bound: with the port that was taken, and our key."""
+        return self._socket.address
+
     def statistics(self) -> LinkStatistics:
         return LinkStatistics(self._socket.address, self._frames, self._garbage)
 
@@ -228,6 +253,11 @@ class PublishLink(Generic[T]):
         self._socket = socket
         self._codec = codec
 
+    @property
+    def address(self) -> str:
+        """As a ReceiveLink's."""
+        return self._socket.address
+
     def send_nowait(self, value: T) -> None:
         self._socket.send_nowait(self._codec.encode(value))
 
@@ -247,10 +277,12 @@ class PublishLink(Generic[T]):
 
 @final
 class Links:
-    """Makes the links of one process. Binding or connecting raises OSError at once."""
+    """Makes the links of one process. Binding or connecting raises OSError at once, and UnprotectedLinkError where an
+    address would need keys that there are not."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], curve: CurveKeys | None = None) -> None:
         self._context = context
+        self._curve = curve
         self._open: set[_Socket] = set()
 
     def close(self) -> None:
@@ -286,23 +318,95 @@ class Links:
                 raw.setsockopt(zmq.XPUB_VERBOSE, 1)
             if kind == zmq.SUB:
                 raw.setsockopt(zmq.SUBSCRIBE, b"")
+            endpoint = address if address.startswith("ipc://") else self._protect(raw, address, bind=bind)
             if bind:
-                raw.bind(address)
+                raw.bind(endpoint)
+                address = address if address.startswith("ipc://") else self._bound_address(raw)
             else:
-                raw.connect(address)
+                raw.connect(endpoint)
         except zmq.ZMQError as error:
             raw.close(linger=0)
             raise OSError(error.errno, f"{address}: {error.strerror}") from error
+        except OSError:
+            raw.close(linger=0)
+            raise
         return _Socket(raw, address, self._open)
+
+    def _protect(self, raw: zmq.Socket[bytes], address: str, *, bind: bool) -> str:
+        """Make a socket speak CURVE only; the endpoint of its address."""
+        if not address.startswith("tcp://"):
+            raise UnprotectedLinkError(f"{address}: links are ipc:// or, with keys, tcp://")
+        curve = self._curve
+        if curve is None:
+            raise UnprotectedLinkError(f"{address}: a tcp link needs keys, and this process has been given none")
+        try:
+            endpoint, server_key = split_address(address)
+        except ValueError as error:
+            raise UnprotectedLinkError(f"the address of a tcp link has a key that is none: {error}") from error
+        raw.setsockopt(zmq.CURVE_PUBLICKEY, curve.public_key)
+        raw.setsockopt(zmq.CURVE_SECRETKEY, curve.secret_key)
+        raw.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        raw.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        raw.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        raw.setsockopt(zmq.IPV6, int("[" in endpoint))
+        if bind:
+            raw.setsockopt(zmq.CURVE_SERVER, 1)
+            raw.setsockopt(zmq.ZAP_DOMAIN, b"trillm")
+            raw.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody at the door: nobody comes in
+        elif server_key is None:
+            raise UnprotectedLinkError(f"{endpoint}: the address does not say whose key has to answer there")
+        else:
+            raw.setsockopt(zmq.CURVE_SERVERKEY, server_key)
+        return endpoint
+
+    def _bound_address(self, raw: zmq.Socket[bytes]) -> str:
+        assert self._curve is not None, "only tcp addresses come here"
+        endpoint = raw.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes)
+        return with_key(endpoint.rstrip(b"\0").decode(), self._curve.public_key)
+
+
+def make_curve_keys(admitted: Sequence[bytes] = ()) -> CurveKeys:
+    """A fresh pair, for a process that lets these in."""
+    public, secret = zmq.curve_keypair()
+    return CurveKeys(z85.decode(public), z85.decode(secret), list(admitted))
+
+
+def _keep_door(door: zmq.Socket[bytes], curve: CurveKeys) -> None:
+    """A thread's main: answers libzmq's questions until the context ends. A task could not: a socket may be bound and
+    connected to before any task runs, and each process's loop is busy with better things."""
+    refused = 0
+    with door:
+        try:
+            while True:
+                question = door.recv_multipart()
+                answer = judge(question, curve.admitted)
+                door.send_multipart(answer)
+                if answer[2] != b"200":
+                    refused += 1
+                    if refused & (refused - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
+                        who = question[3].decode(errors="replace") if len(question) > 3 else "?"
+                        logger.warning("a peer at %s was refused: its key is not admitted (number %s)", who, refused)
+        except zmq.ContextTerminated:
+            return
 
 
 @contextmanager
-def open_links() -> Iterator[Links]:
-    """The process's ZMQ context; on leaving, every link that is still open is closed."""
+def open_links(curve: CurveKeys | None = None) -> Iterator[Links]:
+    """The process's ZMQ context; on leaving, every link that is still open is closed. With keys, also over tcp."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    links = Links(context)
+    links = Links(context, curve)
+    keeper: threading.Thread | None = None
+    if curve is not None:
+        door = context.socket(zmq.REP)
+        door.setsockopt(zmq.LINGER, 0)
+        door.bind(ZAP_ADDRESS)
+        keeper = threading.Thread(target=_keep_door, args=(door, curve), name="door")
+        keeper.start()
     try:
         yield links
     finally:
         links.close()
         context.term()
+        if keeper is not None:
+            keeper.join()

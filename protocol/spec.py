@@ -9,6 +9,7 @@ import enum
 
 import msgspec
 
+from protocol.curve import CurveKeys
 from protocol.ids import ClientIndex, EngineIndex, Epoch
 from protocol.sampling import Grammar, GrammarSource
 
@@ -88,6 +89,8 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     """Record no CUDA graphs."""
     batch_invariant: bool = False
     """Compute a sequence's logits to the same bits in any batch, or refuse to start."""
+    curve: CurveKeys | None = None
+    """For addresses that are tcp://; None: they are all ipc://."""
     profiler_directory: str | None = None
     """Where profiles are written; None refuses them."""
 
@@ -102,6 +105,8 @@ class OutputSpec(msgspec.Struct, frozen=True, tag="output"):
     app_address: str
     """The app has bound a PULL socket here; the output handler connects its PUSH."""
     checkpoint: str
+    curve: CurveKeys | None = None
+    """For addresses that are tcp://; None: they are all ipc://."""
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, tag="grammar"):

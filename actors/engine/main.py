@@ -339,7 +339,7 @@ async def run_engine_process(spec: EngineSpec, control: Control) -> None:
         pulse.progress = progress
 
     async with open_stepper(partial(open_runner, spec), report) as stepper:
-        with open_links() as links:
+        with open_links(spec.curve) as links:
             inbox = links.pull(spec.requests_address, ENGINE_INPUT)
             clients: dict[ClientIndex, Client] = {
                 index: links.publish(address, ENGINE_OUTPUT) for index, address in spec.outputs_addresses.items()

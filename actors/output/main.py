@@ -200,7 +200,7 @@ async def run_output_process(spec: OutputSpec, control: Control) -> None:
     """The output handler as a process: load the vocabulary, bind, say Ready, serve until cancelled."""
     control.pulse.enter("load")
     vocabulary = await trio.to_thread.run_sync(load_vocabulary, spec.checkpoint)
-    with open_links() as links:
+    with open_links(spec.curve) as links:
         inbox = links.pull(spec.inbox_address, OUTPUT_INPUT)
         app = links.push(spec.app_address, APP_INPUT)
 
