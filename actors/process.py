@@ -26,6 +26,7 @@ ASK_SECONDS = 5.0
 PASSIVE_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Compute threads must not spin for each other beside the server on shared cores: steps then take many times as long.
 Read by OpenMP when it is loaded; an operator's own setting wins."""
+POLL_SECONDS = 0.1
 SIGNAL_NAMES = {int(number): number.name for number in signal.Signals}
 TERMINATE_SECONDS = 2.0
 """How long after SIGTERM, before SIGKILL."""
@@ -65,7 +66,11 @@ class ChildProcess:
         """Until the process has ended; its return code, negative for a signal. Any number of tasks may wait."""
         while self._popen.poll() is None:
             # A private duplicate, because trio lets only one task wait for a descriptor.
-            watched = os.dup(self._pidfd)
+            try:
+                watched = os.dup(self._pidfd)
+            except OSError:  # no descriptors left: looking now and then needs none
+                await trio.sleep(POLL_SECONDS)
+                continue
             try:
                 await trio.lowlevel.wait_readable(watched)
             finally:

@@ -27,6 +27,7 @@ from app.bounded_send import BoundedSends
 from app.checkpoints.inspect import Description
 from app.checkpoints.resolve import Checkpoint
 from app.chunked_body import framed_here
+from app.descriptors import ConnectionLimit, raise_descriptor_limit
 from app.engine_client import ActorEngineClient
 from app.factory import create_app
 from app.launch import checked, engine_client
@@ -92,7 +93,7 @@ async def run_until_stopped(
     sends = BoundedSends(service.settings.send_timeout)
     report = ServiceReport(service.client, notifier)
     stop = trio.Event()
-    with sends.installed(), framed_here():
+    with sends.installed(), framed_here(), ConnectionLimit(raise_descriptor_limit()).installed():
         async with trio.open_nursery() as around:
             around.start_soon(report.run, service.client.attached_once)
             around.start_soon(stop_on_signal, signals, service, sends, stop, report)
@@ -210,7 +211,8 @@ def attach_to_lifespan(service: Service, house: HouseSpec) -> QuartTrio:
 
 
 async def live_in_worker(service: Service, house: HouseSpec) -> None:
-    with BoundedSends(service.settings.send_timeout).installed(), framed_here():
+    limit = ConnectionLimit(raise_descriptor_limit())
+    with BoundedSends(service.settings.send_timeout).installed(), framed_here(), limit.installed():
         await live_with_actors(service, house)
 
 

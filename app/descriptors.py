@@ -1,0 +1,75 @@
+"""File descriptors: as many as this process may have, and some kept back from connections.
+
+Each connection takes one. Whoever opens more than there are must not keep the supervisor from starting an actor again,
+so a connection that would leave too few is closed at once. And hypercorn's trio worker keeps the descriptor of a
+connection that its client has closed while it was idle, for all of the keep-alive time; here it is given back at once.
+Used by app/serving.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import final
+
+import trio
+from hypercorn.trio.tcp_server import TCPServer
+
+logger = logging.getLogger("trillm")
+
+MOST = 65536
+"""More than one server's connections; some systems allow thousands of millions, which nobody means."""
+RESERVE = 64
+"""What actors' pipes and sockets, model files and logs take, generously."""
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's own (soft) limit as far as the system's (hard) one allows; the limit from now on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return soft if soft != resource.RLIM_INFINITY else MOST
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+@final
+class ConnectionLimit:
+    """Of one server, whose process may have `limit` descriptors."""
+
+    def __init__(self, limit: int) -> None:
+        self._highest = limit - min(RESERVE, limit // 4)
+        self._told_at = -math.inf
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Around two of hypercorn's own methods, for connections that come meanwhile."""
+        original_run, original_read = TCPServer.run, TCPServer._read_data
+
+        async def run(server: TCPServer) -> None:
+            if isinstance(server.stream, trio.SocketStream) and self.is_too_many(server.stream.socket.fileno()):
+                await trio.aclose_forcefully(server.stream)
+            else:
+                await original_run(server)
+
+        async def read_data(server: TCPServer) -> None:
+            await original_read(server)
+            await server.idle_task.stop()  # nothing more will come: there is nothing to keep it alive for
+
+        TCPServer.run, TCPServer._read_data = run, read_data
+        try:
+            yield
+        finally:
+            TCPServer.run, TCPServer._read_data = original_run, original_read
+
+    def is_too_many(self, descriptor: int) -> bool:
+        """A new descriptor is the lowest free one, so its number tells how many are taken. Says so once a second."""
+        if descriptor < self._highest:
+            return False
+        if trio.current_time() - self._told_at >= 1.0:
+            self._told_at = trio.current_time()
+            logger.error("a connection was closed: there are %s descriptors in use, see `ulimit -n`", descriptor)
+        return True

@@ -1,0 +1,174 @@
+"""Many connections, slow ones, and more than there are descriptors for: each costs itself, and nobody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from tests.helpers.processes import cpu_seconds
+from tests.helpers.server import LISTENING, READY, Server, open_process, open_server
+
+pytestmark = pytest.mark.process
+
+SLOW = ("--dummy-step-seconds", "0.005")
+BODY = {"prompt": "once", "max_tokens": 100, "ignore_eos": True, "temperature": 0, "stream": True}
+
+
+def post(body: dict[str, object]) -> bytes:
+    data = json.dumps(body).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d"
+    return head % len(data) + b"\r\n\r\n" + data
+
+
+async def connect(server: Server, receive_buffer: int | None = None) -> trio.SocketStream:
+    raw = trio.socket.socket()
+    if receive_buffer is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    await raw.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+    return trio.SocketStream(raw)
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def num_descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+async def some_texts(server: Server, count: int = 10) -> tuple[set[str], float]:
+    """What so many streams at once say, and the seconds it takes."""
+    texts: set[str] = set()
+    began = trio.current_time()
+
+    async def read() -> None:
+        async with server.client() as http:
+            texts.add((await http.post("/v1/completions", json=BODY | {"stream": False})).json()["choices"][0]["text"])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(read)
+    return texts, trio.current_time() - began
+
+
+async def test_readers_of_one_byte_a_second_cost_the_others_nothing_and_little_memory(checkpoint):
+    async with open_server(checkpoint, *SLOW) as server, AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        alone, took_alone = await some_texts(server)
+        before = resident_bytes(server.pid)
+
+        async def sip(client: trio.SocketStream) -> None:
+            while await client.receive_some(1):
+                await trio.sleep(1)
+
+        many = BODY | {"max_tokens": 1500, "n": 2, "logprobs": 5}
+        for _ in range(10):
+            client = await stack.enter_async_context(await connect(server, 2048))
+            await client.send_all(post(many))
+            nursery.start_soon(sip, client)
+        while await server.num_requests() < 20:
+            await trio.sleep(0.02)
+        beside, took_beside = await some_texts(server)
+
+        assert beside == alone
+        assert len(alone) == 1
+        assert took_beside < 3 * took_alone + 1  # without a fault it is about the same; a blocked loop takes for ever
+        assert resident_bytes(server.pid) - before < 100 * 2**20
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1500, reason="needs 1,500 descriptors itself")
+async def test_a_thousand_idle_connections_stay_open_and_are_in_nobody_s_way(checkpoint):
+    command = server_command(checkpoint, soft=256)  # what the server raises for itself
+    async with open_process(command) as server, AsyncExitStack() as stack:
+        server.url = (await server.until_said(LISTENING))[1]
+        await server.until_said(READY)
+        alone, _ = await some_texts(server)
+        before = resident_bytes(server.pid)
+        clients = []
+        ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for _ in range(1000):
+            client = await stack.enter_async_context(await connect(server))
+            await client.send_all(ask)
+            clients.append(client)
+        for client in clients:
+            assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
+        cpu = cpu_seconds(server.pid)
+        beside, _ = await some_texts(server)
+        assert beside == alone
+        assert cpu_seconds(server.pid) - cpu < 5
+        assert resident_bytes(server.pid) - before < 200 * 2**20
+        for client in clients[::100]:
+            await client.send_all(ask)
+            assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
+
+
+async def is_served(server: Server) -> bool:
+    try:
+        await server.until_ready()
+    except httpx.TransportError:
+        return False
+    return True
+
+
+def server_command(checkpoint: Path, soft: int, hard: int | None = None) -> list[str]:
+    """`trillm serve` under a limit of descriptors."""
+    limits = f"ulimit -Sn {soft}" + (f"; ulimit -Hn {hard}" if hard else "")
+    flags = ["--load-format", "dummy", "--port", "0", *SLOW]
+    return ["sh", "-c", f'{limits}; exec "$@"', "sh", sys.executable, "-m", "app.cli", "serve", str(checkpoint), *flags]
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["that was used", "that was not used"])
+async def test_an_idle_connection_that_its_client_closes_gives_its_descriptor_back(checkpoint, asks):
+    async with open_server(checkpoint) as server:
+        await server.until_ready()
+        before = num_descriptors(server.pid)
+        for _ in range(20):
+            async with await connect(server) as client:
+                if asks:
+                    await client.send_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
+        with trio.fail_after(5):
+            while num_descriptors(server.pid) > before:
+                await trio.sleep(0.02)
+
+
+async def test_out_of_descriptors_an_actor_is_still_restarted_and_service_resumes(checkpoint):
+    async with open_process(server_command(checkpoint, soft=64, hard=64)) as server:
+        server.url = (await server.until_said(LISTENING))[1]
+        await server.until_said(READY)
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(await connect(server))
+            await first.send_all(post(BODY | {"max_tokens": 1000}))
+            assert (await first.receive_some(10)).startswith(b"HTTP/1.1 2")
+            for _ in range(80):
+                await stack.enter_async_context(await connect(server))
+            await server.until_said(re.compile("a connection was closed: there are .* descriptors"))
+            cpu = cpu_seconds(server.pid)
+            await trio.sleep(1)
+            assert cpu_seconds(server.pid) - cpu < 0.8, "it spins"
+            old = server.children()["engine-0"]
+            os.kill(old, signal.SIGKILL)
+            received = b""
+            while not received.endswith(b"0\r\n\r\n"):
+                piece = await first.receive_some()
+                assert piece, received
+                received += piece
+            assert b'"error"' not in received
+            assert b'"finish_reason":"length"' in received
+            assert server.children()["engine-0"] != old
+        with trio.fail_after(5):
+            while not await is_served(server):
+                await trio.sleep(0.02)
+        texts, _ = await some_texts(server)
+        assert len(texts) == 1
