@@ -321,6 +321,7 @@ def make_engine(
         policy=spec.scheduling_policy,
         long_prefill_token_threshold=spec.long_prefill_token_threshold,
         enable_prefix_caching=spec.enable_prefix_caching,
+        vocab_size=facts.vocab_size,
     )
     compiler = GrammarCompiler(spec.checkpoint, facts.vocab_size)
     plans_ahead = facts.device != "cpu" if spec.async_scheduling is None else spec.async_scheduling

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import final
 
+from actors.engine.admission import refusal_of
 from actors.engine.block_hashes import BlockHashes
 from actors.engine.blocks import BlockPool
 from actors.engine.chunk_budget import ChunkBudget
@@ -283,7 +284,7 @@ class Scheduler:
         if num_prompt_tokens >= self.config.max_model_len:
             return f"the prompt has {num_prompt_tokens} tokens, but at most {self.config.max_model_len - 1} fit"
         assert (grammar is None) == (request.sampling_params.grammar is None), "the grammar was not compiled"
-        return None if grammar is None else grammar.error
+        return refusal_of(request, self.config.vocab_size) or (None if grammar is None else grammar.error)
 
     def _finish_of_continuation(self, sequence: Sequence) -> Finish | None:
         """Judge a sequence that has computed nothing yet by the tokens that it came with."""

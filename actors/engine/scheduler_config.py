@@ -22,6 +22,8 @@ class SchedulerConfig:
     """Most tokens of one prompt in a step; 0 is no limit but the step's own."""
     enable_prefix_caching: bool = True
     """Whether sequences with the same beginning share its blocks, while it is in memory."""
+    vocab_size: int = 2**31
+    """Token ids are below this."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -14,7 +14,7 @@ PACKAGES = ("protocol", "gpu", "actors", "app")
 PURE = {
     "actors.engine": {
         *("block_hashes", "blocks", "chunk_budget", "deadlines", "draft", "finish", "ngrams", "proposer", "finished"),
-        *("grammar", "hold"),
+        *("admission", "grammar", "hold"),
         *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "waiting"),
     },
     "actors.output": {
