@@ -270,8 +270,9 @@ class Engine:
                 failed = EngineCoreOutput(request.request_id, 0, [], finish_reason=FinishReason.ERROR, error=error)
                 self._publish([(request.client_index, failed)])
             else:
-                self._publish(self._scheduler.add(request, compiled))
-                self._work.set()
+                if not scope.cancel_called:  # an abort between the thread's result and our turn meets no checkpoint
+                    self._publish(self._scheduler.add(request, compiled))
+                    self._work.set()
             finally:
                 self._compiling.pop((request.client_index, request.request_id), None)
 
