@@ -64,7 +64,9 @@ def asks(tokens: int, long_prompt_lines: int) -> list[Ask]:
         "penalties": completion(
             "Four hundred", seed=13, frequency_penalty=0.8, presence_penalty=0.5, repetition_penalty=1.1, **whole
         ),
-        "stop strings": completion("In the end", seed=14, stop=["ee", " th", "."], max_tokens=tokens, min_tokens=9),
+        "stop strings": completion(
+            "In the end", seed=14, stop=["ee", " th", "."], max_tokens=tokens, min_tokens=tokens // 8
+        ),
         "logprobs": completion("The answer is", temperature=0.7, seed=15, logprobs=3, **whole),
         "n of 3": completion("Yes or no", temperature=1.0, seed=16, n=3, **whole),
         "min_tokens": completion("wait", temperature=1.0, seed=17, min_tokens=tokens // 2, max_tokens=tokens),

@@ -87,25 +87,26 @@ WAYS: dict[str, tuple[str, Callable[[Served], Awaitable[int]], int, set[str]]] =
 async def end(recipe: Recipe, times: int) -> Endings:
     """Raises ServedFailedError, BrokenAnswerError and OSError if a server does not get as far as its end."""
     streamed = [ask for ask in asks(TOKENS, long_prompt_lines=8) if ask.stream]
+    expected = await record(recipe, streamed)
     ways = []
     for name, (promise, deed, status, allowed) in WAYS.items():
         way = Way(name, promise)
         ways.append(way)
         for _ in range(times):
-            await one(recipe, streamed, way, deed, status, allowed)
+            await one(recipe, streamed, expected, way, deed, status, allowed)
     return Endings(ways)
 
 
 async def one(
     recipe: Recipe,
     asked: list[Ask],
+    expected: dict[str, dict[str, Any]],
     way: Way,
     deed: Callable[[Served], Awaitable[int]],
     status: int,
     allowed: set[str],
 ) -> None:
     async with open_served(recipe) as served:
-        expected = await record(served, asked)
         streams = [Stream(asked[(way.times * STREAMS + index) % len(asked)]) for index in range(STREAMS)]
         with trio.move_on_after(END_SECONDS) as limit:
             async with trio.open_nursery() as nursery:

@@ -53,8 +53,14 @@ class Result:
     complaints: list[str]
 
 
-async def record(served: Served, asked: list[Ask]) -> dict[str, dict[str, Any]]:
-    """The answers to all of them, each asked alone. Raises BrokenAnswerError."""
+async def record(recipe: Recipe, asked: list[Ask]) -> dict[str, dict[str, Any]]:
+    """The answers to all of them, each asked alone, of a server that is not injured: a dummy model takes no time for
+    its steps there. Raises ServedFailedError, BrokenAnswerError and OSError."""
+    async with open_served(attrs.evolve(recipe, step_seconds=0.0)) as served:
+        return await record_from(served, asked)
+
+
+async def record_from(served: Served, asked: list[Ask]) -> dict[str, dict[str, Any]]:
     found = {}
     for number, ask in enumerate(asked):
         told = Told()
@@ -76,9 +82,10 @@ async def record(served: Served, asked: list[Ask]) -> dict[str, dict[str, Any]]:
 async def run(recipe: Recipe, course: Course) -> Result:
     """Raises ServedFailedError, BrokenAnswerError and OSError if it does not get as far as a result."""
     asked = asks(course.tokens, course.long_prompt_lines)
+    expected = await record(recipe, asked)
     async with open_served(recipe) as served:
         restart_seconds = 3 * served.ready_seconds + 4
-        expected = await record(served, asked)
+        complaints = await warm_up(served, course, expected, asked)
         baseline = Baseline.of(served)
         injector = Injector(
             served, random.Random(f"injector {course.seed}"), client_of(served, course, expected, "resets"), asked
@@ -91,7 +98,7 @@ async def run(recipe: Recipe, course: Course) -> Result:
                 for index in range(course.streams):
                     client = client_of(served, course, expected, f"client {index}")
                     nursery.start_soon(ask_until, client, asked, trio.current_time() + course.seconds, outcomes)
-        complaints = list(injector.complaints)
+        complaints += injector.complaints
         if limit.cancelled_caught:
             complaints.append(f"answers were still missing {FINISH_SECONDS:.0f} s after the last injection")
         complaints += await settle(served, baseline)
@@ -110,6 +117,19 @@ def kinds_for(served: Served) -> list[Kind]:
 
 def client_of(served: Served, course: Course, expected: dict[str, dict[str, Any]], name: str) -> Client:
     return Client(served.port, expected, random.Random(f"{name} of {course.seed}"))
+
+
+async def warm_up(served: Served, course: Course, expected: dict[str, dict[str, Any]], asked: list[Ask]) -> list[str]:
+    """Everything once, all at once, so that what is needed for that is there; what was not answered rightly."""
+    client, outcomes = client_of(served, course, expected, "warm-up"), list[Outcome]()
+
+    async def once(ask: Ask, number: int) -> None:
+        outcomes.append(await client.ask(ask, number, "reads"))
+
+    async with trio.open_nursery() as nursery:
+        for number, ask in enumerate(asked):
+            nursery.start_soon(once, ask, number)
+    return [f"undisturbed, {o.ask}: {o.detail}" for o in outcomes if o.verdict != "equal"]
 
 
 async def ask_until(client: Client, asked: list[Ask], deadline: float, outcomes: list[Outcome]) -> None:

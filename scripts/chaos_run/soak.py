@@ -50,8 +50,9 @@ async def soak(recipe: Recipe, requests: int, seed: int) -> Soaked:
     asked = asks(TOKENS, long_prompt_lines=4)
     complaints: list[str] = []
     stages: list[Stage] = []
+    expected = await record(recipe, asked)
     async with open_served(recipe) as served:
-        expected = await record(served, asked)
+        await one_part(served, expected, asked, 4 * CLIENTS, f"{seed} first", complaints)
         baseline = Baseline.of(served)
         began = trio.current_time()
         for part in range(PARTS):

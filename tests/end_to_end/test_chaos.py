@@ -12,12 +12,12 @@ pytestmark = pytest.mark.process
 
 
 async def test_whatever_is_injected_the_clients_get_what_they_would_have_got_and_nothing_is_left(checkpoint):
-    course = Course(seconds=15, seed=3, streams=16, tokens=60, every=1.2)
+    course = Course(seconds=12, seed=3, streams=16, tokens=40, every=1.2, patience=30)
     result = await run(Recipe(str(checkpoint)), course)
 
     assert result.complaints == []
-    assert len([one for one in result.injected if one.victims]) >= 6
-    assert len([outcome for outcome in result.outcomes if outcome.verdict == "equal"]) > 50
+    assert len([one for one in result.injected if one.victims]) >= 3
+    assert len([outcome for outcome in result.outcomes if outcome.verdict == "equal"]) >= course.streams
 
 
 async def test_nothing_grows_with_the_number_of_requests(checkpoint):
