@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import signal
 import sys
@@ -35,6 +36,9 @@ from protocol.spec import (
     Ready,
     Start,
     ToChild,
+    Weights,
+    WeightsFacts,
+    WeightsSpec,
 )
 
 HEARTBEAT_SECONDS = 1.0
@@ -83,8 +87,10 @@ class Control:
         self.pulse = Pulse()
         self._ask, self.requests = trio.open_memory_channel[CheckGrammar](1)
         """What a grammar checker is asked; the other actors hear over links."""
+        self._offer, self.weights = trio.open_memory_channel[Weights](math.inf)
+        """What an engine is told of the weights actor: as often as that one is started."""
 
-    async def ready(self, facts: EngineFacts | OutputFacts | GrammarFacts) -> None:
+    async def ready(self, facts: EngineFacts | OutputFacts | GrammarFacts | WeightsFacts) -> None:
         gc.freeze()  # all that was loaded stays: the collector need not look at it again
         gc.enable()
         await self._writer.send(Ready(facts))
@@ -103,8 +109,11 @@ class Control:
     async def wait_for_stop(self) -> None:
         """Or for the parent's end; hands on what else comes in the meantime."""
         try:
-            while isinstance(message := await self._reader.receive(), CheckGrammar):
-                await self._ask.send(message)
+            while isinstance(message := await self._reader.receive(), CheckGrammar | Weights):
+                if isinstance(message, CheckGrammar):
+                    await self._ask.send(message)
+                else:
+                    self._offer.send_nowait(message)
         except (trio.EndOfChannel, trio.BrokenResourceError):
             pass
 
@@ -194,6 +203,10 @@ async def run_actor(spec: ActorSpec, control: Control) -> None:
             from actors.grammar.main import run_grammar_process
 
             await run_grammar_process(spec, control)
+        case WeightsSpec():
+            from actors.weights.main import run_weights_process
+
+            await run_weights_process(spec, control)
         case _:
             assert_never(spec)
 

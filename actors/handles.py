@@ -14,7 +14,7 @@ from actors.parent_death import die_with_parent
 from protocol.ids import EngineIndex, Epoch
 from protocol.messages import AppInput, EngineInput, OutputInput
 from protocol.sampling import Grammar, GrammarSource
-from protocol.spec import EngineFacts, EngineSpec
+from protocol.spec import EngineFacts, EngineSpec, LoadFormat
 
 __all__ = [
     "ActorState",
@@ -36,6 +36,11 @@ class HouseSpec:
 
     engine: EngineSpec
     num_engines: int = 1
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether there is a weights actor: not for engines without weights, nor for those that have them on a GPU."""
+        return self.engine.load_format is not LoadFormat.DUMMY and self.engine.device != "cuda"
 
 
 @attrs.frozen
@@ -102,6 +107,8 @@ class ActorState:
     restarts: int
     last_end: str | None
     """How the previous incarnation ended."""
+    is_needed: bool = True
+    """False if requests are served as well while it is not ready."""
 
 
 class House(Protocol):

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import assert_never, final
 
+import attrs
 import msgspec
 import trio
 
@@ -36,6 +37,9 @@ from protocol.spec import (
     OutputFacts,
     OutputSpec,
     Ready,
+    Weights,
+    WeightsFacts,
+    WeightsSpec,
 )
 
 END_SECONDS = 5.0
@@ -45,10 +49,14 @@ SILENT_TICKS = 10
 """Seconds without a heartbeat (they come every second, from another thread than the one that computes)."""
 STUCK_TICKS = 300
 """Seconds that one step may take."""
+WEIGHTS_SECONDS = 300.0
+"""How long an engine waits for the weights actor, over all its incarnations; after that it loads by itself."""
+
+WEIGHTS = "weights-0"
 
 logger = logging.getLogger("trillm.supervisor")
 
-Facts = EngineFacts | OutputFacts
+Facts = EngineFacts | OutputFacts | WeightsFacts
 
 
 @final
@@ -139,7 +147,10 @@ class Supervisor:
         self._desk = GrammarDesk(spec.engine.checkpoint, self._new_epoch)
         self._engines: dict[EngineIndex, EngineUp] = {}
         self._output: SendLink[OutputInput] | None = None
-        names = [f"engine-{index}" for index in range(spec.num_engines)] + ["output-0"]
+        self._weights: Weights | None = None
+        """What engines are told of the weights actor; None as long as they are to wait."""
+        self._engine_names = [f"engine-{index}" for index in range(spec.num_engines)]
+        names = [*self._engine_names, "output-0", *([WEIGHTS] if spec.shares_weights else [])]
         self._records = {name: Record(name) for name in names}
 
     # ------------------------------------------------------------------ for the app (actors.handles.House)
@@ -168,7 +179,13 @@ class Supervisor:
         return await self._desk.check(source)
 
     def states(self) -> list[ActorState]:
-        return [record.state() for record in self._records.values()]
+        return [
+            attrs.evolve(record.state(), is_needed=name != WEIGHTS or not self._all_engines_ready())
+            for name, record in self._records.items()
+        ]
+
+    def _all_engines_ready(self) -> bool:
+        return all(self._records[name].ready for name in self._engine_names)
 
     # ------------------------------------------------------------------ lives
 
@@ -177,11 +194,19 @@ class Supervisor:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._desk.run)
             nursery.start_soon(self._keep_alive, "output-0", self._output_incarnation)
-            for index in range(self._spec.num_engines):
-                name = f"engine-{index}"
+            for index, name in enumerate(self._engine_names):
                 nursery.start_soon(self._keep_alive, name, partial(self._engine_incarnation, EngineIndex(index)))
+            if self._spec.shares_weights:
+                nursery.start_soon(self._keep_weights)
 
-    async def _keep_alive(self, name: str, incarnation: Callable[[], Awaitable[None]]) -> None:
+    async def _keep_alive(
+        self,
+        name: str,
+        incarnation: Callable[[], Awaitable[None]],
+        give_up: Callable[[str, str | None], None] | None = None,
+    ) -> None:
+        """Until it cannot be had; then `give_up` is called, by default with the end of the service."""
+        give_up = give_up or self._give_up
         policy = RestartPolicy()
         record = self._records[name]
         while True:
@@ -193,12 +218,12 @@ class Supervisor:
                 record.last_end = "not started"
                 logger.error("%s cannot be started: %s", name, error)
             if record.cannot_start():
-                return self._give_up(f"{name} could not start", record.fault)
+                return give_up(f"{name} could not start", record.fault)
             delay = policy.died(trio.current_time())
             logger.error("%s ended: %s", name, record.fault or record.last_end)
             if delay is None:
                 limit = f"{policy.max_deaths} times within {policy.window:.0f} s"
-                return self._give_up(f"{name} died {limit}", record.fault or record.last_end)
+                return give_up(f"{name} died {limit}", record.fault or record.last_end)
             logger.info("%s is started again in %.2f s", name, delay)
             await trio.sleep(delay)
 
@@ -206,6 +231,41 @@ class Supervisor:
         """The reason is for everybody, the detail for the operator's log."""
         logger.critical("%s: %s", reason, detail)
         self._app.send_nowait(HouseFailed(reason))
+
+    async def _keep_weights(self) -> None:
+        """Engines can do without: they then load by themselves."""
+        await self._keep_alive(WEIGHTS, self._weights_incarnation, self._do_without_weights)
+        self._weights = Weights(None)
+        await self._tell_of_weights(*self._engine_names)
+
+    def _do_without_weights(self, reason: str, detail: str | None) -> None:
+        """But what it cannot load at the start, no engine can."""
+        cannot_load = self._records[WEIGHTS].cannot_start()
+        if cannot_load and not any(self._records[name].was_ready for name in self._engine_names):
+            self._give_up(reason, detail)
+        else:
+            logger.error("%s: %s; engines load by themselves from now on", reason, detail)
+
+    async def _weights_incarnation(self) -> None:
+        spec = WeightsSpec(self._new_epoch(), self._spec.engine)
+        try:
+            async with self._incarnation(self._records[WEIGHTS], spec) as heard:
+                async for facts in heard:
+                    assert isinstance(facts, WeightsFacts)
+                    self._weights = Weights(facts)
+                    await self._tell_of_weights(*self._engine_names)
+        finally:
+            self._weights = None
+
+    async def _tell_of_weights(self, *names: str) -> None:
+        """What is known; an engine that is told nothing waits."""
+        for name in names:
+            process = self._records[name].process
+            if process is not None and self._weights is not None:
+                try:
+                    await process.send(self._weights)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    pass  # it is gone: its successor is told
 
     async def _engine_incarnation(self, index: EngineIndex) -> None:
         epoch = self._new_epoch()
@@ -215,11 +275,13 @@ class Supervisor:
             epoch=epoch,
             requests_address=self._address(f"e{index}.{epoch}.in"),
             outputs_addresses={FIRST_CLIENT: self._address(f"e{index}.{epoch}.out")},
+            weights_seconds=WEIGHTS_SECONDS if self._spec.shares_weights else None,
         )
         record = self._records[f"engine-{index}"]
         link: SendLink[EngineInput] | None = None
         try:
             async with self._incarnation(record, spec) as heard:
+                await self._tell_of_weights(record.name)
                 async for facts in heard:
                     assert isinstance(facts, EngineFacts)
                     link = self._links.push(spec.requests_address, ENGINE_INPUT)

@@ -69,6 +69,11 @@ def describe(state: ActorState) -> str:
     return f"{state.name}: {state.phase}{progress}{again}{last}"
 
 
+def is_late(state: ActorState) -> bool:
+    """Whether no request is to be taken because of this actor."""
+    return state.is_needed and (not state.ready or state.heartbeat_age > LATE_SECONDS)
+
+
 @final
 class ActorEngineClient:
     """Fulfils app.engine.EngineClient. Until `run` is given the house it is not ready."""
@@ -144,7 +149,7 @@ class ActorEngineClient:
         return Readiness(reason is None, reason or "")
 
     def _what_is_late(self) -> str | None:
-        late = [state for state in self.actors() if not state.ready or state.heartbeat_age > LATE_SECONDS]
+        late = [state for state in self.actors() if is_late(state)]
         return "; ".join(map(describe, late)) or None
 
     def actors(self) -> Sequence[ActorState]:

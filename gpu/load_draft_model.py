@@ -15,6 +15,7 @@ from gpu.kv_pool import KvPoolSize, free_bytes
 from gpu.load_model import load_model, pick_device
 from gpu.model import Model
 from gpu.runner import Report
+from gpu.shared_weights import WeightsOffer
 from protocol.errors import CheckpointError, StartError
 from protocol.spec import DraftModelSpec, EngineSpec
 
@@ -25,23 +26,23 @@ MAX_KV_BYTES = 4 * 2**30
 
 
 def load_models(
-    spec: EngineSpec, report: Report, draft_blocks: int | None = None
+    spec: EngineSpec, report: Report, draft_blocks: int | None = None, offer: WeightsOffer | None = None
 ) -> tuple[Model, KvPoolSize, DraftModel | None]:
     """Raises as gpu.load_model.load_model does, for each of the two. `draft_blocks` is how many KV blocks the draft
     model gets, where that is not to be judged by the memory."""
     if not isinstance(spec.speculative, DraftModelSpec):
-        return *load_model(spec, report), None
+        return *load_model(spec, report, offer), None
     draft_spec = _draft_spec(spec, spec.speculative)
     if draft_blocks is not None:
         draft_spec = msgspec.structs.replace(draft_spec, num_gpu_blocks_override=draft_blocks)
     try:
-        draft, draft_size = load_model(draft_spec, lambda done: report(done / 2))
+        draft, draft_size = load_model(draft_spec, lambda done: report(done / 2), offer)
     except (CheckpointError, StartError) as error:
         raise type(error)(f"the draft model {Path(spec.speculative.checkpoint).name}: {error.message}") from error
     kv_bytes = spec.kv_cache_memory_bytes
     left = None if kv_bytes is None else kv_bytes - draft_size.num_bytes
     rest = msgspec.structs.replace(spec, kv_cache_memory_bytes=left)
-    model, size = load_model(rest, lambda done: report((1 + done) / 2))
+    model, size = load_model(rest, lambda done: report((1 + done) / 2), offer)
     num_drafts = spec.speculative.num_speculative_tokens
     return model, size, DraftModel(draft, draft_size, num_drafts, model.vocab_size, size.max_model_len)
 

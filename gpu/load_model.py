@@ -10,11 +10,14 @@ import logging
 import os
 from pathlib import Path
 
+import attrs
 import torch
 
 from gpu.config import ModelConfig
-from gpu.kernels.laid_out import laid_out_path, open_laid_out
-from gpu.kernels.library import open_library
+from gpu.kernels.build import find_library
+from gpu.kernels.laid_out import laid_out_path, map_laid_out, open_laid_out
+from gpu.kernels.laid_out_file import laid_out_directory
+from gpu.kernels.library import KernelLibrary, open_library
 from gpu.kv_pool import KvPool, KvPoolSize, free_bytes, kv_pool_size
 from gpu.linear_change import check_quantization, linear_change
 from gpu.model import Model
@@ -25,8 +28,11 @@ from gpu.models.transformers_model import TransformersModel
 from gpu.native_model import KV_DTYPE, NativeModel
 from gpu.native_plan import NativePlan, why_not
 from gpu.runner import Report
+from gpu.shared_loader import shared_loader
+from gpu.shared_weights import WeightsOffer
 from gpu.torch_model import TorchModel
-from gpu.weights import GGUF_INDEX, WeightLoader, WeightSource, open_weights
+from gpu.weight_files import GGUF_INDEX
+from gpu.weights import WeightLoader, WeightSource, open_weights
 from protocol.errors import CheckpointError, StartError, UnknownVariantError
 from protocol.spec import EngineSpec
 
@@ -37,9 +43,10 @@ INT8 = "int8"
 logger = logging.getLogger("trillm.load")
 
 
-def load_model(spec: EngineSpec, report: Report) -> tuple[Model, KvPoolSize]:
-    """Load the checkpoint that `spec` names. Raises CheckpointError if it cannot be served, StartError if the device or
-    the data type is not to be had here."""
+def load_model(spec: EngineSpec, report: Report, offer: WeightsOffer | None = None) -> tuple[Model, KvPoolSize]:
+    """Load the checkpoint that `spec` names, or map what the weights actor offers of it; that is waited for only if it
+    is needed. Raises CheckpointError if it cannot be served, StartError if the device or the data type is not to be had
+    here."""
     torch.set_num_threads(1)  # copying is bound by memory, and threads that wait for each other slow it down
     device = pick_device(spec.device)
     if spec.quantization is not None:
@@ -50,7 +57,7 @@ def load_model(spec: EngineSpec, report: Report) -> tuple[Model, KvPoolSize]:
         return _with_transformers(spec, error, device)
     source = open_weights(Path(spec.checkpoint))
     if spec.dtype in ("auto", INT8) and device.type == "cpu":
-        if (native := _native(spec, config, source, report)) is not None:
+        if (native := _native(spec, config, source, report, offer)) is not None:
             return native
         if spec.dtype == INT8:
             raise CheckpointError(
@@ -58,7 +65,10 @@ def load_model(spec: EngineSpec, report: Report) -> tuple[Model, KvPoolSize]:
             )
     dtype = pick_dtype(spec.dtype, config.dtype, device)
     change = linear_change(spec, dtype, device)
-    loader = WeightLoader(source, dtype, device, report)
+    loader: WeightLoader | None = None
+    if offer is not None and device.type == "cpu":
+        loader = shared_loader(offer.wait(spec.checkpoint), source, dtype, report)
+    loader = loader or WeightLoader(source, dtype, device, report)
     decoder = Decoder.load(config, loader, change)
     weights_bytes = loader.num_bytes - (0 if change is None else change.saved_bytes)
     size = kv_pool_size(spec, config, dtype, *free_bytes(device))
@@ -91,31 +101,58 @@ def _with_transformers(
     return model, size
 
 
-def _native(
-    spec: EngineSpec, config: ModelConfig, source: WeightSource, report: Report
-) -> tuple[NativeModel, KvPoolSize] | None:
-    """None, with a line in the log, if this model is not for the kernels. torch, which then only samples, is left with
-    one thread."""
+@attrs.frozen(eq=False)
+class NativeChoice:
+    """How the kernels compute a model: what is laid out, for which library, and where that is kept, if anywhere."""
+
+    plan: NativePlan
+    library: KernelLibrary
+    path: Path | None
+
+
+def choose_native(spec: EngineSpec, config: ModelConfig, source: WeightSource) -> NativeChoice | None:
+    """None, with a line in the log, if this model is not for the kernels."""
     reason = why_not(config, spec.block_size)
     plan = None if reason else NativePlan(config, source)
     if plan is None or (reason := plan.why_not()):
         logger.info("computing with torch in float32: %s", reason)
         return None
-    cache = None if spec.cache_directory is None else Path(spec.cache_directory)
-    library = open_library(cache)
+    library = open_library(None if spec.cache_directory is None else Path(spec.cache_directory))
     if library is None:
         return None
-    directory = None if cache is None else cache / "laid-out"
-    if (Path(spec.checkpoint) / GGUF_INDEX).exists():  # a directory of our own
-        directory = Path(spec.checkpoint)
-    path = None if directory is None else laid_out_path(directory, source.files, library.lanes)
-    laid_out = open_laid_out(path, plan.stacks, source, library.lanes)
+    directory = laid_out_directory(Path(spec.checkpoint), spec.cache_directory)
+    return NativeChoice(
+        plan, library, None if directory is None else laid_out_path(directory, source.files, library.lanes)
+    )
+
+
+def _native(
+    spec: EngineSpec, config: ModelConfig, source: WeightSource, report: Report, offer: WeightsOffer | None
+) -> tuple[NativeModel, KvPoolSize] | None:
+    """torch, which then only samples, is left with one thread."""
+    if offer is not None and not _is_built(spec):
+        offer.wait(spec.checkpoint)  # for the library: two compilers at once would take twice as long
+    choice = choose_native(spec, config, source)
+    if choice is None:
+        return None
+    plan, library, path = choice.plan, choice.library, choice.path
+    laid_out = None if path is None else map_laid_out(path, plan.stacks)
+    if laid_out is None and offer is not None:
+        share = offer.wait(spec.checkpoint)
+        if share is not None and share.laid_out is not None:
+            laid_out = map_laid_out(Path(share.laid_out.path), plan.stacks)
+    if laid_out is None:
+        laid_out = open_laid_out(path, plan.stacks, source, library.lanes)
     weights = plan.weights(laid_out, WeightLoader(source, torch.float32, torch.device("cpu"), report))
     size = kv_pool_size(spec, config, KV_DTYPE, *free_bytes(torch.device("cpu")))
     pool = KvPool(size, config, KV_DTYPE, torch.device("cpu"))
     threads = compute_threads(spec.threads)
     precision = Precision.COARSE if spec.dtype == INT8 else Precision.FINE
     return NativeModel(library, threads, config, weights, plan.kind.lower(), pool, precision), size
+
+
+def _is_built(spec: EngineSpec) -> bool:
+    return spec.cache_directory is not None and find_library(Path(spec.cache_directory)) is not None
 
 
 def pick_device(name: str) -> torch.device:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol
 
+from gpu.shared_weights import WeightsOffer
 from protocol.messages import ProfileState, SleepTag
 from protocol.spec import EngineFacts, EngineSpec
 from protocol.step import StepPlan, StepResult
@@ -47,8 +48,9 @@ class Runner(Protocol):
         """Give back memory and device. Idempotent."""
 
 
-def open_runner(spec: EngineSpec, report: Report) -> Runner:
-    """Load what `spec` asks for: the dummy runner without importing torch, else the torch runner."""
+def open_runner(spec: EngineSpec, report: Report, offer: WeightsOffer | None = None) -> Runner:
+    """Load what `spec` asks for, or map what is offered of it: the dummy runner without importing torch, else the torch
+    runner."""
     from protocol.spec import LoadFormat
 
     if spec.load_format is LoadFormat.DUMMY:
@@ -57,4 +59,4 @@ def open_runner(spec: EngineSpec, report: Report) -> Runner:
         return FakeRunner(spec)
     from gpu.torch_runner import TorchRunner
 
-    return TorchRunner.load(spec, report)
+    return TorchRunner.load(spec, report, offer)

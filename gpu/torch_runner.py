@@ -19,6 +19,7 @@ from gpu.profiler import Profiler
 from gpu.runner import Report
 from gpu.sampler import choose
 from gpu.sequence_slot import SequenceSlot
+from gpu.shared_weights import WeightsOffer
 from gpu.torch_recording import TorchRecording
 from gpu.trial import Trial
 from protocol.ids import Slot
@@ -56,11 +57,11 @@ class TorchRunner:
         self._device = model.device
 
     @classmethod
-    def load(cls, spec: EngineSpec, report: Report) -> TorchRunner:
-        """Load the checkpoint that `spec` names. Raises CheckpointError if it cannot be served, StartError if the
-        device or the data type is not to be had here."""
+    def load(cls, spec: EngineSpec, report: Report, offer: WeightsOffer | None = None) -> TorchRunner:
+        """Load the checkpoint that `spec` names, or map what is offered of it. Raises CheckpointError if it cannot be
+        served, StartError if the device or the data type is not to be had here."""
         with torch.inference_mode():
-            model, size, draft_model = load_models(spec, report)
+            model, size, draft_model = load_models(spec, report, offer=offer)
         report(1.0)
         facts = EngineFacts(
             max_model_len=size.max_model_len,
@@ -76,7 +77,7 @@ class TorchRunner:
         draft_blocks = None if draft_model is None else draft_model.num_blocks
 
         def reload() -> tuple[Model, DraftModel | None]:
-            model, _, draft_model = load_models(same, _ignore, draft_blocks)
+            model, _, draft_model = load_models(same, _ignore, draft_blocks, offer)
             return model, draft_model
 
         return cls(model, facts, draft_model, reload)

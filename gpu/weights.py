@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
+from gpu.layers.packed_weight import PackedWeight, can_pack, pack
+from gpu.weight_files import GGUF_INDEX, INDEX, SINGLE, weight_map
 from protocol.errors import CheckpointError
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-GGUF_INDEX = "gguf.json"
+Rearrange = Callable[[torch.Tensor], None]
+"""Puts the rows of a tensor into the order that they are computed in, in place."""
 
 
 class WeightSource(Protocol):
@@ -83,18 +83,15 @@ class SafetensorsWeights:
     @classmethod
     def open_sharded(cls, index: Path) -> SafetensorsWeights:
         """The shards that a model.safetensors.index.json names. Raises CheckpointError naming index or shard."""
-        try:
-            weight_map = msgspec.json.decode(index.read_bytes(), type=_ShardIndex).weight_map
-        except msgspec.DecodeError as error:
-            raise CheckpointError(f"{index} is no index of shards: {error}") from error
-        shards = sorted(set(weight_map.values()))
+        shard_of = weight_map(index)
+        shards = sorted(set(shard_of.values()))
         for shard in shards:
             if Path(shard).name != shard:
                 raise CheckpointError(f"{index} names {shard!r}, which is no file beside it")
             if not (index.parent / shard).exists():
                 raise CheckpointError(f"{index} names {shard}, and that file is missing")
         source = cls([index.parent / shard for shard in shards])
-        for name, shard in weight_map.items():
+        for name, shard in shard_of.items():
             if name not in source:
                 raise CheckpointError(f"{index.parent / shard} lacks tensor {name}, which {index.name} says it holds")
         return source
@@ -133,10 +130,6 @@ def wrong_shape(path: Path, name: str, found: Sequence[int], expected: Sequence[
     return CheckpointError(f"{path}: tensor {name} has shape {list(found)}, and config.json asks for {list(expected)}")
 
 
-class _ShardIndex(msgspec.Struct):
-    weight_map: dict[str, str]
-
-
 class WeightLoader:
     """Reads tensors into fresh memory of the device, stacked where the model computes them together."""
 
@@ -155,15 +148,33 @@ class WeightLoader:
         """Tensors (name, rows) of [rows, columns], stacked: [sum of rows, columns]."""
         return self._stacked(parts, (columns,))
 
-    def vector(self, parts: Sequence[tuple[str, int]]) -> torch.Tensor:
+    def vector(self, parts: Sequence[tuple[str, int]], rearrange: Rearrange | None = None) -> torch.Tensor:
         """Tensors (name, size) of [size], one after the other: [sum of sizes]."""
-        return self._stacked(parts, ())
+        return self._stacked(parts, (), rearrange)
 
-    def _stacked(self, parts: Sequence[tuple[str, int]], columns: tuple[int, ...]) -> torch.Tensor:
+    def linear_weight(
+        self, parts: Sequence[tuple[str, int]], columns: int, rearrange: Rearrange | None = None
+    ) -> torch.Tensor | PackedWeight:
+        """As `matrix`, in the form that layers/linear computes with."""
+        whole = self._stacked(parts, (columns,), rearrange)
+        return pack(whole) if can_pack(whole) else whole
+
+    def also_linear_weight(self, name: str, matrix: torch.Tensor) -> torch.Tensor | PackedWeight:
+        """What `matrix` gave for the tensor of this name, as `linear_weight` gives it: packed it is a second copy."""
+        if not can_pack(matrix):
+            return matrix
+        self.num_bytes += matrix.nbytes
+        return pack(matrix)
+
+    def _stacked(
+        self, parts: Sequence[tuple[str, int]], columns: tuple[int, ...], rearrange: Rearrange | None = None
+    ) -> torch.Tensor:
         rows = sum(size for _, size in parts)
         whole = torch.empty((rows, *columns), dtype=self._dtype, device=self._device)
         for (name, _), part in zip(parts, whole.split([size for _, size in parts]), strict=True):
             self._read += self.source.read(name, part)
             self._report(min(1.0, self._read / max(1, self.source.num_bytes)))
+        if rearrange is not None:
+            rearrange(whole)
         self.num_bytes += whole.nbytes
         return whole

@@ -12,6 +12,7 @@ import msgspec
 from protocol.curve import CurveKeys
 from protocol.ids import ClientIndex, EngineIndex, Epoch
 from protocol.sampling import Grammar, GrammarSource
+from protocol.tensors import FileTensor
 
 
 class LoadFormat(enum.StrEnum):
@@ -93,6 +94,8 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     """For addresses that are tcp://; None: they are all ipc://."""
     profiler_directory: str | None = None
     """Where profiles are written; None refuses them."""
+    weights_seconds: float | None = None
+    """How long to wait for the weights actor before loading without it; None: there is none."""
 
 
 class OutputSpec(msgspec.Struct, frozen=True, tag="output"):
@@ -116,7 +119,15 @@ class GrammarSpec(msgspec.Struct, frozen=True, tag="grammar"):
     checkpoint: str
 
 
-ActorSpec = EngineSpec | OutputSpec | GrammarSpec
+class WeightsSpec(msgspec.Struct, frozen=True, tag="weights"):
+    """Everything that a weights actor needs to start."""
+
+    epoch: Epoch
+    engine: EngineSpec
+    """Those that are to map the weights: what they would load, it loads for them."""
+
+
+ActorSpec = EngineSpec | OutputSpec | GrammarSpec | WeightsSpec
 
 
 class EngineFacts(msgspec.Struct, frozen=True, tag="engine_facts"):
@@ -144,13 +155,31 @@ class GrammarFacts(msgspec.Struct, frozen=True, tag="grammar_facts"):
     """A grammar checker learns nothing that others need."""
 
 
+class SharedWeights(msgspec.Struct, frozen=True):
+    """The weights of one checkpoint, as they lie in memory or in a file that processes of this machine map."""
+
+    checkpoint: str
+    num_bytes: int
+    laid_out: FileTensor | None = None
+    """For the CPU kernels: the image of laid-out weights with its index (gpu/kernels/laid_out), [bytes] uint8."""
+    table: FileTensor | None = None
+    """For torch: where each tensor is, a gpu.shared_weights.TensorTable in msgpack, [bytes] uint8. It lies in the
+    memory that it describes, since large models have more tensors than a frame holds."""
+
+
+class WeightsFacts(msgspec.Struct, frozen=True, tag="weights_facts"):
+    """What a weights actor shares: nothing of a checkpoint that engines are to load by themselves."""
+
+    shares: list[SharedWeights]
+
+
 # ------------------------------------------------------------------ child -> supervisor, over the control pipe
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Sockets are bound, the model is loaded: the actor serves."""
 
-    facts: EngineFacts | OutputFacts | GrammarFacts
+    facts: EngineFacts | OutputFacts | GrammarFacts | WeightsFacts
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -202,4 +231,10 @@ class CheckGrammar(msgspec.Struct, frozen=True, tag="check_grammar"):
     source: GrammarSource
 
 
-ToChild = Start | Stop | CheckGrammar
+class Weights(msgspec.Struct, frozen=True, tag="weights"):
+    """For an engine: the weights actor is ready, again if it has been before; None: it is not to be waited for."""
+
+    facts: WeightsFacts | None
+
+
+ToChild = Start | Stop | CheckGrammar | Weights

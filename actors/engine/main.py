@@ -20,6 +20,7 @@ from actors.engine.proposer import make_proposer
 from actors.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.stepper import Stepper, open_stepper
+from actors.engine.weights_offer import open_offer
 from gpu.runner import open_runner
 from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
 from protocol.errors import ConflictError, TrillmError
@@ -340,7 +341,10 @@ async def run_engine_process(spec: EngineSpec, control: Control) -> None:
     def report(progress: float) -> None:
         pulse.progress = progress
 
-    async with open_stepper(partial(open_runner, spec), report) as stepper:
+    async with (
+        open_offer(spec.weights_seconds, control) as offer,
+        open_stepper(partial(open_runner, spec, offer=offer), report) as stepper,
+    ):
         with open_links(spec.curve) as links:
             inbox = links.pull(spec.requests_address, ENGINE_INPUT)
             clients: dict[ClientIndex, Client] = {

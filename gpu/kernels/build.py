@@ -44,7 +44,7 @@ def built_library(cache_directory: Path, options: Sequence[str] = ()) -> Path:
     """
     compiler = _find_compiler()
     options = (*FLAGS, *options)
-    library = cache_directory / "kernels" / f"{_key(compiler, options)}.so"
+    library = _library(cache_directory, compiler, options)
     if library.exists():
         return library
     try:
@@ -57,6 +57,19 @@ def built_library(cache_directory: Path, options: Sequence[str] = ()) -> Path:
     except OSError as error:
         raise BuildError(f"{library.parent} cannot be written: {error.strerror or error}") from error
     return library
+
+
+def find_library(cache_directory: Path) -> Path | None:
+    """The library in the cache, if it has been built."""
+    try:
+        library = _library(cache_directory, _find_compiler(), FLAGS)
+    except (BuildError, OSError):
+        return None
+    return library if library.exists() else None
+
+
+def _library(cache_directory: Path, compiler: str, options: Sequence[str]) -> Path:
+    return cache_directory / "kernels" / f"{_key(compiler, options)}.so"
 
 
 def _find_compiler() -> str:

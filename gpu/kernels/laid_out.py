@@ -1,31 +1,37 @@
 """The laid-out weights of one checkpoint: made once, kept in a file, and mapped by every later start.
 
-The file is the matrices one after the other, then a JSON index. It is written beside and renamed, so that another
-process sees a whole one or none; where it cannot be written, the weights are laid out in memory at each start.
+It is written beside and renamed, so that another process sees a whole one or none; where it cannot be written, the
+weights are laid out in memory: by the weights actor for all engines (gpu/weights_host), or by each engine for itself.
 Used by gpu/load_model.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import mmap
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import attrs
 import msgspec
 import numpy as np
 
+from gpu.kernels.laid_out_file import ALIGNMENT, MAGIC, Entry, Index, laid_out_path, read_index
 from gpu.kernels.layout import FORMATS, Format, lay_out
 from gpu.weights import WeightSource
 
-VERSION = 1
-"""Of the layout and the file: another one is another file."""
-MAGIC = b"trillm laid-out weights\n"
-ALIGNMENT = 4096
+__all__ = [
+    "LaidOutMatrix",
+    "Stack",
+    "laid_out_path",
+    "make_laid_out",
+    "map_laid_out",
+    "open_laid_out",
+    "write_laid_out",
+]
 
 logger = logging.getLogger("trillm.kernels")
 
@@ -60,25 +66,7 @@ class LaidOutMatrix:
     """[bytes] uint8."""
 
 
-class _Entry(msgspec.Struct, array_like=True, frozen=True):
-    offset: int
-    """In the file, a multiple of ALIGNMENT."""
-    nbytes: int
-
-
-class _Index(msgspec.Struct, frozen=True):
-    size: int
-    """Of the whole file."""
-    entries: dict[str, _Entry]
-
-
-def laid_out_path(directory: Path, files: Sequence[Path], lanes: int) -> Path:
-    """Where the laid-out form of these weight files belongs: a name for their paths, sizes and times of change."""
-    digest = hashlib.sha256()
-    for file in files:
-        status = file.stat()
-        digest.update(f"{file.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(errors="surrogateescape"))
-    return directory / f"laid-out-{VERSION}-{lanes}-{digest.hexdigest()[:16]}.bin"
+Report = Callable[[float], None]
 
 
 def open_laid_out(
@@ -88,17 +76,34 @@ def open_laid_out(
 
     Raises CheckpointError for tensors that cannot be read.
     """
-    if path is not None:
-        if (mapped := _mapped(path, stacks)) is not None:
+    if path is not None and make_laid_out(path, stacks, source, lanes):
+        mapped = map_laid_out(path, stacks)
+        if mapped is not None:
             return mapped
-        try:
-            _write(path, stacks, source, lanes)
-        except OSError as error:
-            logger.warning("weights are laid out again at each start: %s: %s", path, error.strerror or error)
-        else:
-            if (mapped := _mapped(path, stacks)) is not None:
-                return mapped
     return {stack.key: _matrix(stack, _laid_out(stack, source, lanes)) for stack in stacks}
+
+
+def make_laid_out(
+    path: Path, stacks: Sequence[Stack], source: WeightSource, lanes: int, report: Report = lambda _: None
+) -> bool:
+    """Make the file unless it is there and whole; False, with a line in the log, where it cannot be written.
+
+    Raises CheckpointError for tensors that cannot be read.
+    """
+    if map_laid_out(path, stacks) is not None:
+        return True
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
+            made = Path(scratch) / path.name
+            with made.open("wb") as file:
+                write_laid_out(file, stacks, source, lanes, report)
+                os.fsync(file.fileno())
+            made.replace(path)
+    except OSError as error:
+        logger.warning("weights are laid out again at each start: %s: %s", path, error.strerror or error)
+        return False
+    return True
 
 
 def _matrix(stack: Stack, data: np.ndarray) -> LaidOutMatrix:
@@ -120,19 +125,15 @@ def _aligned_empty(nbytes: int) -> np.ndarray:
     return spacious[first : first + nbytes]
 
 
-def _mapped(path: Path, stacks: Sequence[Stack]) -> dict[str, LaidOutMatrix] | None:
+def map_laid_out(path: Path, stacks: Sequence[Stack]) -> dict[str, LaidOutMatrix] | None:
     """None if the file is not there, or not the whole of what is asked for."""
     try:
         with path.open("rb") as file:
-            data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
-        if data[-len(MAGIC) :].tobytes() != MAGIC:
-            return None
-        end = len(data) - len(MAGIC) - 8
-        length = int.from_bytes(data[end : end + 8].tobytes(), "little")
-        index = msgspec.json.decode(data[end - length : end].tobytes(), type=_Index)
-    except (OSError, ValueError, msgspec.DecodeError):
-        return None
-    if index.size != len(data) or any(stack.key not in index.entries for stack in stacks):
+            index = read_index(file)
+            if index is None or any(stack.key not in index.entries for stack in stacks):
+                return None
+            data = np.frombuffer(mmap.mmap(file.fileno(), index.size, access=mmap.ACCESS_READ), dtype=np.uint8)
+    except (OSError, ValueError):
         return None
     matrices = {}
     for stack in stacks:
@@ -141,22 +142,21 @@ def _mapped(path: Path, stacks: Sequence[Stack]) -> dict[str, LaidOutMatrix] | N
     return matrices
 
 
-def _write(path: Path, stacks: Sequence[Stack], source: WeightSource, lanes: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
-        made = Path(scratch) / path.name
-        with made.open("wb") as file:
-            entries = {}
-            for stack in stacks:
-                data = _laid_out(stack, source, lanes)
-                entries[stack.key] = _Entry(file.tell(), data.nbytes)
-                file.write(data.data)
-                file.write(bytes(-file.tell() % ALIGNMENT))
-            # The index knows the file's size, so its own length must not depend on that: blanks are valid JSON.
-            room = len(msgspec.json.encode(_Index(2**53, entries)))
-            size = file.tell() + room + 8 + len(MAGIC)
-            file.write(msgspec.json.encode(_Index(size, entries)).ljust(room))
-            file.write(room.to_bytes(8, "little") + MAGIC)
-            file.flush()
-            os.fsync(file.fileno())
-        made.replace(path)
+def write_laid_out(
+    file: BinaryIO, stacks: Sequence[Stack], source: WeightSource, lanes: int, report: Report = lambda _: None
+) -> int:
+    """Write the whole image and flush it; its size in bytes. Raises CheckpointError, OSError."""
+    entries = {}
+    for done, stack in enumerate(stacks):
+        data = _laid_out(stack, source, lanes)
+        entries[stack.key] = Entry(file.tell(), data.nbytes)
+        file.write(data.data)
+        file.write(bytes(-file.tell() % ALIGNMENT))
+        report((done + 1) / len(stacks))
+    # The index knows the file's size, so its own length must not depend on that: blanks are valid JSON.
+    room = len(msgspec.json.encode(Index(2**53, entries)))
+    size = file.tell() + room + 8 + len(MAGIC)
+    file.write(msgspec.json.encode(Index(size, entries)).ljust(room))
+    file.write(room.to_bytes(8, "little") + MAGIC)
+    file.flush()
+    return size

@@ -10,6 +10,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from gpu.layers.packed_weight import PackedWeight, can_pack, pack
+
 
 class Linear(Protocol):
     """y = x W^T + b with W [out, in]; several projections of the same input are one Linear with stacked rows."""
@@ -18,16 +20,13 @@ class Linear(Protocol):
         """[tokens, in] to [tokens, out]."""
 
 
-def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+def make_linear(weight: torch.Tensor | PackedWeight, bias: torch.Tensor | None = None) -> Linear:
     """The fastest one for W [out, in]; the caller lets go of `weight` unless it needs it for something else."""
-    if can_pack(weight):
+    if isinstance(weight, PackedWeight):
         return PackedLinear(weight, bias)
+    if can_pack(weight):
+        return PackedLinear(pack(weight), bias)
     return PlainLinear(weight, bias)
-
-
-def can_pack(weight: torch.Tensor) -> bool:
-    """Whether PackedLinear takes it: float32 on a CPU. (oneDNN is slow in half precision on CPUs without support.)"""
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
 
 
 class PlainLinear:
@@ -48,11 +47,11 @@ class PackedLinear:
     so a sequence gets the same logits from its linears in any batch and in any chunking (tests/gpu/test_linear).
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+    def __init__(self, weight: PackedWeight, bias: torch.Tensor | None) -> None:
+        self.weight = weight
         self.bias = bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         # A single row would take another kernel, with another order of summation.
         rows = x.expand(2, -1) if len(x) == 1 else x
-        return torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")[: len(x)]
+        return torch.ops.mkldnn._linear_pointwise(rows, self.weight.tensor, self.bias, "none", [], "")[: len(x)]

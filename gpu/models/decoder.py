@@ -5,6 +5,8 @@ It knows tensors, the batch and the KV pool; nothing of slots, sampling or ranks
 
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
 import torch
 import torch.nn.functional as F
@@ -15,12 +17,13 @@ from gpu.config import ModelConfig
 from gpu.kv_pool import KvPool
 from gpu.layers.attention import Attention
 from gpu.layers.experts import Experts, SharedExpert
-from gpu.layers.linear import Linear, can_pack, make_linear
+from gpu.layers.linear import Linear, make_linear
 from gpu.layers.mlp import GatedMLP
 from gpu.layers.norm import NoNorm, Norm, RMSNorm, WholeNorm, WideRMSNorm
+from gpu.layers.packed_weight import PackedWeight
 from gpu.layers.rope import RotaryEmbedding
 from gpu.linear_change import LinearChange
-from gpu.weights import WeightLoader, WeightSource
+from gpu.weights import Rearrange, WeightLoader, WeightSource
 
 
 @attrs.frozen(eq=False)
@@ -61,8 +64,6 @@ class Decoder:
         """Read all weights, and change each linear as soon as its layer is read. Raises
         CheckpointError."""
         embedding, head = _embedding_and_head(config, loader)
-        if head is embedding and can_pack(head):
-            loader.num_bytes += head.nbytes  # the packed head is a second copy: looking up a token needs the plain one
         rotaries = {
             rope: RotaryEmbedding(rope, config.head_dim, embedding.dtype, embedding.device)
             for rope in map(config.rope_of, range(config.num_layers))
@@ -129,12 +130,13 @@ def tied_embedding(config: ModelConfig, source: WeightSource) -> tuple[str, str]
     return embedding, embedding if tied else head
 
 
-def _embedding_and_head(config: ModelConfig, loader: WeightLoader) -> tuple[torch.Tensor, torch.Tensor]:
+def _embedding_and_head(config: ModelConfig, loader: WeightLoader) -> tuple[torch.Tensor, torch.Tensor | PackedWeight]:
+    """Looking up a token needs the plain matrix, also where the head is another form of the same."""
     embedding, head = tied_embedding(config, loader.source)
     matrix = loader.matrix([(embedding, config.vocab_size)], config.hidden_size)
     if head == embedding:
-        return matrix, matrix
-    return matrix, loader.matrix([(head, config.vocab_size)], config.hidden_size)
+        return matrix, loader.also_linear_weight(head, matrix)
+    return matrix, loader.linear_weight([(head, config.vocab_size)], config.hidden_size)
 
 
 def _layer(config: ModelConfig, loader: WeightLoader, layer: int, rotary: RotaryEmbedding) -> DecoderLayer:
@@ -169,12 +171,9 @@ def _attention(config: ModelConfig, loader: WeightLoader, layer: int, prefix: st
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     qkv = _parts(prefix, config.qkv, (queries, keys, keys))
     order = config.rope_of(layer).head_order(config.head_dim)
-    weight, bias = _weight_and_bias(loader, qkv, config.hidden_size, config.qkv_bias)
-    if order is not None:
-        for rows in (weight, bias):
-            if rows is not None:
-                rotated = rows[: queries + keys].unflatten(0, (-1, config.head_dim))
-                rotated.copy_(rotated[:, order.to(rows.device)])
+
+    rearrange = None if order is None else partial(_reorder_heads, order, queries + keys)
+    weight, bias = _weight_and_bias(loader, qkv, config.hidden_size, config.qkv_bias, rearrange)
     return Attention(
         layer,
         config.num_heads,
@@ -185,6 +184,12 @@ def _attention(config: ModelConfig, loader: WeightLoader, layer: int, prefix: st
         config.attention_scale,
         config.attention_softcap,
     )
+
+
+def _reorder_heads(order: torch.Tensor, count: int, rows: torch.Tensor) -> None:
+    """Put the rows of each head, of the first `count` rows [rows, ...], into this order, [head_dim]."""
+    heads = rows[:count].unflatten(0, (-1, len(order)))
+    heads.copy_(heads[:, order.to(rows.device)])
 
 
 def _qk_norm(config: ModelConfig, loader: WeightLoader, prefix: str) -> tuple[Norm, Norm] | None:
@@ -242,8 +247,12 @@ def _linear(loader: WeightLoader, parts: list[tuple[str, int]], columns: int, bi
 
 
 def _weight_and_bias(
-    loader: WeightLoader, parts: list[tuple[str, int]], columns: int, biased: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    weight = loader.matrix([(f"{name}.weight", rows) for name, rows in parts], columns)
-    bias = loader.vector([(f"{name}.bias", rows) for name, rows in parts]) if biased else None
+    loader: WeightLoader,
+    parts: list[tuple[str, int]],
+    columns: int,
+    biased: bool,
+    rearrange: Rearrange | None = None,
+) -> tuple[torch.Tensor | PackedWeight, torch.Tensor | None]:
+    weight = loader.linear_weight([(f"{name}.weight", rows) for name, rows in parts], columns, rearrange)
+    bias = loader.vector([(f"{name}.bias", rows) for name, rows in parts], rearrange) if biased else None
     return weight, bias

@@ -22,7 +22,13 @@ PURE = {
         *("stopping", "vocabulary", "windowed_detokenizer"),
     },
 }
-GPU_USERS = {"actors.engine.stepper", "actors.engine.operations", "actors.engine.main"}
+GPU_USERS = {
+    "actors.engine.stepper",
+    "actors.engine.operations",
+    "actors.engine.main",
+    "actors.engine.weights_offer",
+    "actors.weights.main",
+}
 
 
 def modules() -> dict[str, Path]:
