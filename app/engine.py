@@ -15,7 +15,7 @@ from attrs import frozen
 from actors.handles import ActorState
 from app.deadline import Deadline
 from app.incidents import Incidents
-from protocol.messages import EngineStats, RequestOutput
+from protocol.messages import EngineStats, RequestOutput, RunState, UtilityOperation, UtilityResult
 from protocol.sampling import Grammar, GrammarSource, SamplingParams
 from protocol.spec import EngineFacts
 
@@ -84,6 +84,17 @@ class EngineClient(Protocol):
     @property
     def incidents(self) -> Incidents:
         """What went wrong so far."""
+        ...
+
+    @property
+    def run_state(self) -> RunState:
+        """Whether the engines take steps: what they last said of it, and what is true of any of them."""
+        ...
+
+    async def operate(self, operation: UtilityOperation) -> list[UtilityResult]:
+        """Have it done by every engine; their answers. Raises UnavailableError, having done nothing, while one of them
+        is not up; what the first says that fails, though others may have done it; EngineDeadError when one goes down,
+        and DeadlineError."""
         ...
 
     def actors(self) -> Sequence[ActorState]:

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from itertools import count
 from typing import assert_never, final
 
@@ -30,6 +31,7 @@ from actors.handles import (
 )
 from app.deadline import GRACE_SECONDS, Deadline
 from app.engine import Prompt, Readiness
+from app.engine_calls import EngineCalls
 from app.incidents import Incidents
 from app.journal import MAX_DEATHS, TRIAL_DEATHS, Entry
 from app.mailbox import ActorGeneration
@@ -43,15 +45,16 @@ from protocol.messages import (
     GetState,
     RequestOutput,
     RequestOutputs,
+    RunState,
     UtilityAnswer,
-    UtilityRequest,
+    UtilityOperation,
+    UtilityResult,
 )
 from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts
 
 logger = logging.getLogger("trillm")
 
-UTILITY_SECONDS = 10.0
 EXPIRY_SECONDS = 0.05
 """The journal is not searched for late requests more often."""
 LATE_SECONDS = 5.0
@@ -97,7 +100,7 @@ class ActorEngineClient:
         self._attached: dict[EngineIndex, Epoch] = {}
         self._stats: dict[EngineIndex, EngineStats] = {}
         self._live: dict[RequestId, Entry] = {}
-        self._calls: dict[int, tuple[EngineIndex, trio.MemorySendChannel[EngineState | TrillmError]]] = {}
+        self._calls = EngineCalls()
         self._ids = count(1)
         self._draining: str | None = None
         self._failure: str | None = None
@@ -173,24 +176,40 @@ class ActorEngineClient:
             raise UnavailableError(f"Not ready: {self.readiness.reason}")
         return await self._house.check_grammar(source)
 
+    @property
+    def run_state(self) -> RunState:
+        return self._calls.run_state
+
+    async def operate(self, operation: UtilityOperation) -> list[UtilityResult]:
+        if not self._attached or self._what_is_late() is not None:
+            raise UnavailableError(f"Not ready: {self._what_is_late() or self.readiness.reason}")
+        results: dict[EngineIndex, UtilityResult] = {}
+        errors: list[TrillmError] = []
+
+        async def operate_one(index: EngineIndex) -> None:
+            try:
+                results[index] = await self._operate_one(index, operation)
+            except TrillmError as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for index in self._attached:
+                nursery.start_soon(operate_one, index)
+        if errors:
+            raise errors[0]
+        return [results[index] for index in sorted(results)]
+
     async def engine_state(self, index: EngineIndex) -> EngineState:
-        """What the engine says of itself. Raises UnavailableError, EngineDeadError, or TooSlowError after 10 s."""
+        """What the engine says of itself. Raises UnavailableError, and as `operate` does."""
+        state = await self._operate_one(index, GetState())
+        assert isinstance(state, EngineState), f"engine {index} has answered with {state}"
+        return state
+
+    async def _operate_one(self, index: EngineIndex, operation: UtilityOperation) -> UtilityResult:
         epoch = self._attached.get(index)
         if epoch is None:
             raise UnavailableError(f"engine {index} is not ready")
-        call_id = next(self._ids)
-        say, answer = trio.open_memory_channel[EngineState | TrillmError](1)
-        self._calls[call_id] = (index, say)
-        try:
-            if not self._actors.send_to_engine(index, UtilityRequest(epoch, FIRST_CLIENT, call_id, GetState())):
-                raise EngineDeadError(f"engine {index} is gone")
-            with trio.fail_after(UTILITY_SECONDS):
-                state = await answer.receive()
-        finally:
-            self._calls.pop(call_id, None)
-        if isinstance(state, TrillmError):
-            raise state
-        return state
+        return await self._calls.call(index, epoch, operation, partial(self._actors.send_to_engine, index))
 
     # ------------------------------------------------------------------ what serving does with it
 
@@ -336,14 +355,14 @@ class ActorEngineClient:
             case EngineAttached(engine_index=index, epoch=epoch):
                 if (facts := self._actors.engine_facts(index, epoch)) is not None:
                     self._facts = facts
+                    self._calls.hold_again(index, epoch, partial(self._actors.send_to_engine, index))
                     self._attached[index] = epoch
                     self._stats[index] = EngineStats(kv_blocks_total=facts.num_blocks)
                     self.attached_once.set()
                     self._go_on()
-            case UtilityAnswer(reply=reply):
-                failed = TrillmError(reply.error or "the engine sent an empty answer")
-                state = reply.result if isinstance(reply.result, EngineState) else None
-                self._answer(reply.call_id, state or failed)
+            case UtilityAnswer(engine_index=index, reply=reply):
+                if self._attached.get(index) == reply.epoch:
+                    self._calls.take(index, reply)
             case EngineLost(engine_index=index, epoch=epoch, reason=reason):
                 self.incidents.deaths[f"engine-{index}"] += 1
                 if self._attached.get(index) == epoch:
@@ -355,12 +374,12 @@ class ActorEngineClient:
                 # hears first, it must not have them twice.
                 self._attached.clear()
                 self._withdraw(list(self._live.values()))
-                self._fail_calls(None, reason)
+                self._calls.fail(None, reason)
             case HouseFailed(reason=reason):
                 self._failure = reason
                 self._attached.clear()
                 self.end_all(EngineDeadError(f"The service cannot go on: {reason}"))
-                self._fail_calls(None, reason)
+                self._calls.fail(None, reason)
                 self.failed.set()
             case _:
                 assert_never(event)
@@ -377,10 +396,14 @@ class ActorEngineClient:
             self._go_on()
 
     def _lose_engine(self, engine: tuple[EngineIndex, Epoch], reason: str) -> None:
-        """Its requests wait for the next one, but for those that two engines in a row have died under."""
+        """Its requests wait for the next one, but for those that two engines in a row have died under. An engine that
+        was held computed none of them, and did not die of any."""
+        was_held = self._calls.is_held(engine[0])
         for request_id, entry in list(self._live.items()):
             if entry.engine == engine:
                 entry.engine = None
+                if was_held:
+                    continue
                 entry.deaths += 1
                 self.incidents.quarantined += entry.deaths == TRIAL_DEATHS
                 if entry.deaths >= MAX_DEATHS:
@@ -388,14 +411,4 @@ class ActorEngineClient:
                     del self._live[request_id]
                     told = f"{reason}; it is number {entry.deaths} in a row to die under this request"
                     entry.generation.fail(EngineDeadError(told))
-        self._fail_calls(engine[0], reason)
-
-    def _fail_calls(self, index: EngineIndex | None, reason: str) -> None:
-        for call_id, (call_index, _) in list(self._calls.items()):
-            if index is None or call_index == index:
-                self._answer(call_id, EngineDeadError(reason))
-
-    def _answer(self, call_id: int, value: EngineState | TrillmError) -> None:
-        """A call that is not outstanding (it ran into its deadline) gets nothing."""
-        if call := self._calls.pop(call_id, None):
-            call[1].send_nowait(value)
+        self._calls.fail(engine[0], reason)

@@ -13,6 +13,7 @@ from app.connection import Connection
 from app.failures import register_failures
 from app.grammar import RequestGrammars
 from app.request_label import HEADER, request_label
+from app.routes.admin import admin_routes
 from app.routes.chat import chat_routes
 from app.routes.completions import completion_routes
 from app.routes.docs import docs_routes
@@ -39,6 +40,7 @@ def create_app(services: Services) -> QuartTrio:
         model_routes(services),
         token_routes(services),
         ops_routes(services),
+        admin_routes(services),
         docs_routes(services),
     ):
         app.register_blueprint(blueprint)

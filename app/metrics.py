@@ -99,6 +99,10 @@ class _RequestCollector:
         return family
 
 
+_SLEEP_STATES = {"awake": None, "weights_offloaded": 1, "discard_all": 2}
+"""vLLM's names, with their levels."""
+
+
 class _EngineCollector:
     """Reads the engine's latest statistics at scrape time, so that no gauge needs to be kept in step."""
 
@@ -130,7 +134,16 @@ class _EngineCollector:
         yield self._gauge(
             "trillm:requests_live", "Sequences of this API server that have not ended.", self._engine.num_requests
         )
+        yield self._sleep_state()
         yield self._gauge("trillm:ready", "1 if requests are taken.", float(self._engine.readiness.ready))
+
+    def _sleep_state(self) -> Metric:
+        level = self._engine.run_state.sleep_level
+        text = "1 for what the engine is; none of these at sleep level 0."
+        family = GaugeMetricFamily("vllm:engine_sleep_state", text, labels=[*_LABELS, "sleep_state"])
+        for name, its_level in _SLEEP_STATES.items():
+            family.add_metric([*self._labels, name], float(level == its_level))
+        return family
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, text, labels=_LABELS)

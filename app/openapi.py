@@ -33,11 +33,13 @@ _MEANINGS = {
     HTTPStatus.FORBIDDEN: "Without keys, only loopback addresses and this machine's own names are served.",
     HTTPStatus.NOT_FOUND: "No such model here.",
     HTTPStatus.REQUEST_TIMEOUT: "The body did not arrive in time.",
+    HTTPStatus.CONFLICT: "The engine is in no state for this.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is larger than this server takes.",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body is not said to be JSON.",
     HTTPStatus.INTERNAL_SERVER_ERROR: "This request failed in the server, and no other one.",
     HTTPStatus.NOT_IMPLEMENTED: "Well-formed, and not done here.",
     HTTPStatus.SERVICE_UNAVAILABLE: "Not now: starting, draining, restarting, or too many requests. Nothing was run.",
+    HTTPStatus.GATEWAY_TIMEOUT: "Not done within its time.",
 }
 
 

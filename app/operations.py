@@ -10,6 +10,13 @@ import msgspec
 from attrs import frozen
 
 from app.auth import PUBLIC_PATHS
+from app.schemas.admin import (
+    IsPausedAnswer,
+    IsSleepingAnswer,
+    ProfilesAnswer,
+    ResetAnswer,
+    RunStateAnswer,
+)
 from app.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from app.schemas.completions import Completion, CompletionRequest
 from app.schemas.models import Model, ModelList
@@ -29,6 +36,7 @@ OF_A_BODY = (
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 )
 OF_A_MODEL = (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
+OF_ENGINES = (HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 OF_GENERATING = (*OF_A_BODY, *OF_A_MODEL, HTTPStatus.NOT_IMPLEMENTED)
 
 
@@ -73,6 +81,12 @@ class Operation:
         """Whether it needs no key though keys are set."""
         return self.path in PUBLIC_PATHS
 
+
+MODE = Query(
+    name="mode",
+    schema={"enum": ["abort", "wait", "keep"], "default": "abort"},
+    description="Whether requests end, are finished first if they have begun, or stop where they are and go on later.",
+)
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -162,4 +176,114 @@ OPERATIONS: tuple[Operation, ...] = (
         method="get", path="/openapi.json", name="openapi", summary="This document, OpenAPI 3.1.", media_type=JSON
     ),
     Operation(method="get", path="/docs", name="docs", summary="This document as a page.", media_type=HTML),
+    Operation(
+        method="post",
+        path="/start_profile",
+        name="startProfile",
+        summary="Have each engine record what it does, to a file on its machine in Chrome's trace format.",
+        answer=ProfilesAnswer,
+        errors=OF_ENGINES,
+    ),
+    Operation(
+        method="post",
+        path="/stop_profile",
+        name="stopProfile",
+        summary="Have the profiles written.",
+        answer=ProfilesAnswer,
+        errors=OF_ENGINES,
+    ),
+    Operation(
+        method="post",
+        path="/sleep",
+        name="sleep",
+        summary="Compute nothing, and give memory back. Requests that come meanwhile wait.",
+        query=(
+            Query(
+                name="level",
+                schema={"enum": ["0", "1", "2"], "default": "1"},
+                description="0 gives nothing back, 1 the KV cache (and on a GPU the weights), 2 the weights too.",
+            ),
+            MODE,
+        ),
+        answer=RunStateAnswer,
+        errors=(HTTPStatus.BAD_REQUEST, *OF_ENGINES),
+    ),
+    Operation(
+        method="post",
+        path="/wake_up",
+        name="wakeUp",
+        summary="Take memory back, and compute again once nothing sleeps.",
+        query=(
+            Query(
+                name="tags",
+                schema={"type": "array", "items": {"enum": ["weights", "kv_cache", "scheduling"]}},
+                description="What is woken; without any, everything.",
+            ),
+        ),
+        answer=RunStateAnswer,
+        errors=(HTTPStatus.BAD_REQUEST, *OF_ENGINES),
+    ),
+    Operation(
+        method="get",
+        path="/is_sleeping",
+        name="isSleeping",
+        summary="Whether an engine sleeps.",
+        answer=IsSleepingAnswer,
+        errors=OF_ENGINES,
+    ),
+    Operation(
+        method="post",
+        path="/reset_prefix_cache",
+        name="resetPrefixCache",
+        summary="Forget what was computed for the beginnings of prompts.",
+        query=(
+            Query(
+                name="reset_running_requests",
+                schema={"type": "boolean", "default": False},
+                description="Compute those that run again; while any of them runs, there is no reset without this.",
+            ),
+        ),
+        answer=ResetAnswer,
+        errors=(HTTPStatus.BAD_REQUEST, *OF_ENGINES),
+    ),
+    Operation(
+        method="post",
+        path="/pause",
+        name="pause",
+        summary="Compute nothing. Requests that come meanwhile wait.",
+        query=(
+            MODE,
+            Query(
+                name="clear_cache",
+                schema={"type": "boolean", "default": True},
+                description="Reset the prefix cache: what is kept is computed again afterwards.",
+            ),
+        ),
+        answer=RunStateAnswer,
+        errors=(HTTPStatus.BAD_REQUEST, *OF_ENGINES),
+    ),
+    Operation(
+        method="post",
+        path="/resume",
+        name="resume",
+        summary="The end of a pause.",
+        answer=RunStateAnswer,
+        errors=OF_ENGINES,
+    ),
+    Operation(
+        method="get",
+        path="/is_paused",
+        name="isPaused",
+        summary="Whether an engine is paused.",
+        answer=IsPausedAnswer,
+        errors=OF_ENGINES,
+    ),
+    Operation(
+        method="post",
+        path="/abort_requests",
+        name="abortRequests",
+        summary="End all requests. (With a body that lists request_ids it is refused.)",
+        answer=RunStateAnswer,
+        errors=(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_IMPLEMENTED, *OF_ENGINES),
+    ),
 )

@@ -56,6 +56,8 @@ class Settings:
     """Largest request body."""
     max_num_queued_reqs: Annotated[int, Parameter(group=SERVER)] = 1024
     """Requests that may wait beyond the --max-num-seqs that run; the next one gets a 503 with Retry-After."""
+    profiler_dir: Annotated[Path | None, Parameter(group=SERVER)] = None
+    """Where /start_profile has profiles written. Default: `profiles` in the cache directory."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Parameter(group=SERVER)] = "info"
     request_timeout: Annotated[float, Parameter(group=SERVER)] = 0.0
     """Seconds that a request may take; 0 is no limit. A request's own `timeout` may only be shorter."""
@@ -188,5 +190,6 @@ class Settings:
             max_logprobs=self.max_logprobs,
             dummy_step_seconds=self.dummy_step_seconds,
             cache_directory=str(self.cache_directory),
+            profiler_directory=str((self.profiler_dir or self.cache_directory / "profiles").absolute()),
         )
         return HouseSpec(engine=engine)

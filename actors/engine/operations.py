@@ -20,6 +20,7 @@ from actors.child import Pulse
 from actors.engine.hold import Hold
 from actors.engine.scheduler import Scheduler
 from actors.engine.stepper import Stepper
+from actors.engine.turns import Turn, Turns
 from gpu.runner import Runner
 from protocol.errors import BadRequestError, ConflictError
 from protocol.messages import (
@@ -70,7 +71,7 @@ class Operations:
         self._sleeping = Hold.NONE
         self._sleep_level: int | None = None
         self._asleep: list[SleepTag] = []
-        self._memory = trio.Lock()  # one giving back or taking back at a time
+        self._turns = Turns()  # of giving memory back and taking it back
         self._num_profiles = 0
         self._moved = trio.Event()
 
@@ -105,11 +106,11 @@ class Operations:
             case Sleep():
                 return self._begin_sleep(operation)
             case WakeUp(tags=tags):
-                return partial(self._wake, tags)
+                return partial(self._wake, tags, self._turns.take())
             case StartProfile():
                 return self._start_profile
             case StopProfile():
-                return partial(self._stepper.apply, Runner.stop_profile)
+                return partial(self._stepper.apply, lambda runner: runner.stop_profile())
             case _:
                 assert_never(operation)
 
@@ -147,12 +148,13 @@ class Operations:
             self._end_all("The engine was put to sleep before this answer was complete")
         self._sleeping = max(self._sleeping, _hold_of(operation.mode))
         self._update()
-        return partial(self._finish_sleep, operation.level)
+        turn = None if operation.mode is PauseMode.WAIT else self._turns.take()
+        return partial(self._finish_sleep, operation.level, turn)
 
-    async def _finish_sleep(self, level: int) -> RunState:
+    async def _finish_sleep(self, level: int, turn: Turn | None) -> RunState:
         while self._sleeping is Hold.NEW and self._scheduler.num_begun:
             await self._moved.wait()
-        async with self._memory:
+        async with turn or self._turns.take():
             if self._sleeping is Hold.NONE:
                 raise ConflictError("the engine was woken before it slept")
             self._sleeping = Hold.ALL
@@ -163,8 +165,8 @@ class Operations:
             self._sleep_level = max(level, self._sleep_level or 0)
         return self.run_state
 
-    async def _wake(self, tags: list[SleepTag]) -> RunState:
-        async with self._memory:
+    async def _wake(self, tags: list[SleepTag], turn: Turn) -> RunState:
+        async with turn:
             wanted = set(tags or SleepTag)
             wakes = [tag for tag in self._asleep if tag in wanted]
             if wakes:

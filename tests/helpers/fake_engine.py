@@ -19,7 +19,18 @@ from app.incidents import Incidents
 from app.tokenizer import Tokenizer
 from protocol.errors import EngineDeadError, TrillmError
 from protocol.ids import RequestId
-from protocol.messages import EngineStats, FinishReason, Logprob, PositionLogprobs, RequestOutput
+from protocol.messages import (
+    EngineState,
+    EngineStats,
+    FinishReason,
+    GetState,
+    Logprob,
+    PositionLogprobs,
+    RequestOutput,
+    RunState,
+    UtilityOperation,
+    UtilityResult,
+)
 from protocol.sampling import Grammar, GrammarSource, SamplingParams
 from protocol.spec import EngineFacts
 from tests.helpers.grammars import checker
@@ -63,6 +74,11 @@ class FakeEngine:
     """Generations that were left."""
     incidents: Incidents = field(factory=Incidents)
     states: list[ActorState] = field(factory=list)
+    run_state: RunState = field(factory=RunState)
+    operations: list[UtilityOperation] = field(factory=list)
+    """What it was told to do."""
+    results: dict[type[UtilityOperation], UtilityResult | TrillmError] = field(factory=dict)
+    """What it answers other than its `run_state`."""
     _gate: trio.Semaphore | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -79,6 +95,15 @@ class FakeEngine:
 
     async def check_grammar(self, source: GrammarSource) -> Grammar:
         return checker().check(source)
+
+    async def operate(self, operation: UtilityOperation) -> list[UtilityResult]:
+        self.operations.append(operation)
+        result = self.results.get(type(operation), self.run_state)
+        if isinstance(result, TrillmError):
+            raise result
+        if isinstance(operation, GetState):
+            return [EngineState(self.stats, [], "idle", self.run_state)]
+        return [result]
 
     def actors(self) -> list[ActorState]:
         return self.states

@@ -1,0 +1,151 @@
+"""Operations on the engines: each is one message and one answer, with a deadline, and fails at once with its engine.
+
+Remembers whether each engine takes steps, since one that is started anew has to be told before it gets any request.
+Used by app/engine_client.py, which delivers the messages and what comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import assert_never, final
+
+import trio
+
+from protocol.errors import ConflictError, DeadlineError, EngineDeadError, TrillmError
+from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch
+from protocol.messages import (
+    AbortAll,
+    EngineState,
+    GetState,
+    Pause,
+    PauseMode,
+    ResetPrefixCache,
+    Resume,
+    RunState,
+    Sleep,
+    SleepTag,
+    StartProfile,
+    StopProfile,
+    UtilityOperation,
+    UtilityReply,
+    UtilityRequest,
+    UtilityResult,
+    WakeUp,
+)
+
+SOON_SECONDS = 10.0
+"""For what an engine answers between two steps."""
+WRITING_SECONDS = 120.0
+LOADING_SECONDS = 900.0
+WAITING_SECONDS = 3600.0
+"""For what waits until requests are finished."""
+MEMORY_TAGS = (SleepTag.WEIGHTS, SleepTag.KV_CACHE)
+
+Send = Callable[[UtilityRequest], bool]
+"""Hands a request to an engine; whether it is there."""
+
+logger = logging.getLogger("trillm")
+
+
+def seconds_for(operation: UtilityOperation) -> float:
+    """How long its answer may take."""
+    match operation:
+        case GetState() | ResetPrefixCache() | Resume() | AbortAll():
+            return SOON_SECONDS
+        case StartProfile() | StopProfile():
+            return WRITING_SECONDS
+        case Pause(mode=mode) | Sleep(mode=mode):
+            return WAITING_SECONDS if mode is PauseMode.WAIT else WRITING_SECONDS
+        case WakeUp():
+            return LOADING_SECONDS
+        case _:
+            assert_never(operation)
+
+
+def combined(states: Iterable[RunState]) -> RunState:
+    """Of several engines: what is true of any of them."""
+    paused, levels, asleep = False, [], set()
+    for state in states:
+        paused |= state.is_paused
+        asleep |= {*state.asleep}
+        if state.sleep_level is not None:
+            levels.append(state.sleep_level)
+    return RunState(paused, max(levels, default=None), sorted(asleep))
+
+
+@final
+class EngineCalls:
+    """The operations that are not answered yet."""
+
+    def __init__(self) -> None:
+        self._ids = count(1)
+        self._calls: dict[int, tuple[EngineIndex, trio.MemorySendChannel[UtilityResult | TrillmError]]] = {}
+        self._run_states: dict[EngineIndex, RunState] = {}
+
+    @property
+    def run_state(self) -> RunState:
+        """Of all engines, as far as they have answered."""
+        return combined(self._run_states.values())
+
+    def is_held(self, index: EngineIndex) -> bool:
+        """Whether requests of this engine wait because somebody wants them to."""
+        state = self._run_states.get(index)
+        return state is not None and state.is_held
+
+    async def call(self, index: EngineIndex, epoch: Epoch, operation: UtilityOperation, send: Send) -> UtilityResult:
+        """The engine's answer. Raises what the engine says is wrong, EngineDeadError when it goes down, and
+        DeadlineError: it may then do it nevertheless."""
+        seconds = seconds_for(operation)
+        call_id = next(self._ids)
+        say, answer = trio.open_memory_channel[UtilityResult | TrillmError](1)
+        self._calls[call_id] = (index, say)
+        try:
+            if not send(UtilityRequest(epoch, FIRST_CLIENT, call_id, operation)):
+                raise EngineDeadError(f"engine {index} is gone")
+            with trio.fail_after(seconds):
+                result = await answer.receive()
+        except trio.TooSlowError:
+            raise DeadlineError(f"engine {index} has not answered within {seconds:g} s") from None
+        finally:
+            self._calls.pop(call_id, None)
+        if isinstance(result, TrillmError):
+            raise result
+        return result
+
+    def hold_again(self, index: EngineIndex, epoch: Epoch, send: Send) -> None:
+        """Tell a new incarnation what its predecessor was told, before it gets requests. Its answers are not awaited:
+        it is held from the first message on, and gives memory back later."""
+        state = self._run_states.get(index, RunState())
+        operations: list[UtilityOperation] = []
+        if state.sleep_level is not None:
+            operations.append(Sleep(state.sleep_level, PauseMode.KEEP))
+            if state.asleep and (awake := [tag for tag in MEMORY_TAGS if tag not in state.asleep]):
+                operations.append(WakeUp(awake))
+        if state.is_paused:
+            operations.append(Pause(PauseMode.KEEP, clear_cache=False))
+        for operation in operations:
+            send(UtilityRequest(epoch, FIRST_CLIENT, next(self._ids), operation))
+
+    def take(self, index: EngineIndex, reply: UtilityReply) -> None:
+        """An answer, also one that nobody waits for any more."""
+        result = reply.result
+        if isinstance(result, RunState):
+            self._run_states[index] = result
+        elif isinstance(result, EngineState) and result.run_state is not None:
+            self._run_states[index] = result.run_state
+        failure = ConflictError if reply.is_conflict else TrillmError
+        self._answer(reply.call_id, result or failure(reply.error or "the engine sent an empty answer"))
+
+    def fail(self, index: EngineIndex | None, reason: str) -> None:
+        """This engine (None: any) will not answer any more."""
+        for call_id, (call_index, _) in list(self._calls.items()):
+            if index is None or call_index == index:
+                self._answer(call_id, EngineDeadError(reason))
+
+    def _answer(self, call_id: int, value: UtilityResult | TrillmError) -> None:
+        if call := self._calls.pop(call_id, None):
+            call[1].send_nowait(value)
+        elif isinstance(value, TrillmError):
+            logger.warning("an operation that nobody waits for failed: %s", value.message)
