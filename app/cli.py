@@ -126,6 +126,12 @@ def set_up_logging(level: str) -> None:
     logging.getLogger(accept_complaints.LOGGER).addFilter(accept_complaints.OneLineASecond())
 
 
+def keep_files_ours() -> None:
+    """Nothing that we write is another user's to change, whatever umask we were started with: weights and kernels are
+    loaded from the cache. Our children inherit it."""
+    os.umask(os.umask(0o022) | 0o022)
+
+
 def refuse(message: str) -> int:
     """One sentence for the operator, and the exit status."""
     print(f"trillm: {message}", file=sys.stderr)  # noqa: T201  the operator may have no log
@@ -134,6 +140,7 @@ def refuse(message: str) -> int:
 
 def main() -> None:
     signal.signal(signal.SIGTERM, leave)
+    keep_files_ours()
     try:
         sys.exit(make_app()(result_action="return_value"))
     except TrillmError as error:  # a value that no setting may have

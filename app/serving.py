@@ -163,11 +163,12 @@ def create_app_from_environment() -> QuartTrio:
 
     Fetches the model if it is not there yet. What cannot be served ends this process with one sentence.
     """
-    from app.cli import fetch, refuse, set_up_logging, settings_from_environment
+    from app.cli import fetch, keep_files_ours, refuse, set_up_logging, settings_from_environment
 
     try:
         model, settings = settings_from_environment()
         set_up_logging(settings.log_level)
+        keep_files_ours()
         claim_to_be_the_only_worker()
         checkpoint = fetch(model, settings)
         client = engine_client(settings)

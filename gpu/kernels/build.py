@@ -11,6 +11,7 @@ import logging
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -37,15 +38,22 @@ class BuildError(Exception):
     """The kernels cannot be built here; the text says why in one line."""
 
 
+class CacheError(BuildError):
+    """They may be built elsewhere: this directory cannot be written, or what lies there is not to be trusted."""
+
+
 def built_library(cache_directory: Path, options: Sequence[str] = ()) -> Path:
     """The shared library in the cache, built first if it is not there. `options` are for the compiler, after FLAGS.
 
-    Raises BuildError without a compiler, if it fails, or if the cache cannot be written.
+    Raises BuildError without a compiler or if it fails, and CacheError if the cache cannot be written, or if what is
+    there may be somebody else's work.
     """
     compiler = _find_compiler()
     options = (*FLAGS, *options)
     library = _library(cache_directory, compiler, options)
     if library.exists():
+        if not _is_ours(library):
+            raise CacheError(f"{library} is another user's, or everybody's to write: it is not loaded")
         return library
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +63,7 @@ def built_library(cache_directory: Path, options: Sequence[str] = ()) -> Path:
             _compile(compiler, options, made)
             made.replace(library)
     except OSError as error:
-        raise BuildError(f"{library.parent} cannot be written: {error.strerror or error}") from error
+        raise CacheError(f"{library.parent} cannot be written: {error.strerror or error}") from error
     return library
 
 
@@ -65,7 +73,13 @@ def find_library(cache_directory: Path) -> Path | None:
         library = _library(cache_directory, _find_compiler(), FLAGS)
     except (BuildError, OSError):
         return None
-    return library if library.exists() else None
+    return library if library.exists() and _is_ours(library) else None
+
+
+def _is_ours(library: Path) -> bool:
+    """Whether nobody but us and root can have written what we are about to run."""
+    status = library.stat()
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & stat.S_IWOTH
 
 
 def _library(cache_directory: Path, compiler: str, options: Sequence[str]) -> Path:

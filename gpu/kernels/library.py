@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu.kernels.build import BuildError, built_library
+from gpu.kernels.build import BuildError, CacheError, built_library
 from gpu.kernels.structs import Operation, Step
 
 logger = logging.getLogger("trillm.kernels")
@@ -38,15 +38,13 @@ class KernelLibrary:
 def open_library(cache_directory: Path | None, options: Sequence[str] = ()) -> KernelLibrary | None:
     """Load the kernels, built first if need be; None where they cannot be had, with one warning that says why.
 
-    Without a cache directory, or one that cannot be written, they are built for this process alone.
+    Without a cache directory, or one that cannot be used, they are built for this process alone.
     """
     try:
         if cache_directory is not None:
             try:
                 return KernelLibrary(built_library(cache_directory, options))
-            except BuildError as error:
-                if "cannot be written" not in str(error):
-                    raise
+            except CacheError as error:
                 logger.warning("the CPU kernels are built again at each start: %s", error)
         with tempfile.TemporaryDirectory(prefix="trillm-kernels-") as scratch:
             return KernelLibrary(built_library(Path(scratch), options))

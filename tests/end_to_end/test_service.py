@@ -69,6 +69,7 @@ async def test_secrets_and_sockets_are_its_own_user_s_whatever_the_umask(checkpo
             for pid in (server.pid, *server.children().values()):
                 for name in ("cmdline", "comm"):
                     assert KEY.encode() not in of_process(pid, name)
+                assert b"\nUmask:\t0022\n" in of_process(pid, "status")
     finally:
         os.umask(before)
     assert not re.search(f"{KEY}|sk-tried-in-vain", "\n".join(server.log) + told + refused.text)

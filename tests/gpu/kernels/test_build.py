@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
 import subprocess
 
 import pytest
 
 from gpu.kernels import build
-from gpu.kernels.build import BuildError, built_library
+from gpu.kernels.build import BuildError, CacheError, built_library, find_library
 from gpu.kernels.library import open_library
 
 
@@ -78,3 +79,20 @@ def test_the_sources_compile_without_warnings_for_older_processors(tmp_path):
     for target in (older, ["-DTRILLM_PLAIN_LANES=8"]):
         command = [compiler, "-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", *target]
         subprocess.run([*command, str(build.SOURCE / "program.cpp")], check=True, capture_output=True)
+
+
+def test_what_others_may_have_written_is_not_run(quick_source, tmp_path):
+    library = built_library(tmp_path / "cache")
+    assert find_library(tmp_path / "cache") == library
+    library.chmod(0o777)
+
+    assert find_library(tmp_path / "cache") is None
+    with pytest.raises(CacheError, match="it is not loaded"):
+        built_library(tmp_path / "cache")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_another_user_s_library_is_not_run(quick_source, tmp_path):
+    os.chown(built_library(tmp_path / "cache"), 12345, 12345)
+
+    assert find_library(tmp_path / "cache") is None
