@@ -126,13 +126,8 @@ class TensorIpcReceiver:
 
     def _bytes(self, path: str, offset: int, nbytes: int) -> np.ndarray:
         whole = self._files.get(path)
-        if whole is None:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                whole = np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
-            finally:
-                os.close(descriptor)
-            self._files[path] = whole
+        if whole is None or offset + nbytes > len(whole):  # it may have grown
+            whole = self._files[path] = _map(path)
         if not 0 <= offset <= offset + nbytes <= len(whole):
             raise ValueError(f"a tensor of {nbytes} bytes at {offset} of {path}, which has {len(whole)}")
         return whole[offset : offset + nbytes]
@@ -149,6 +144,15 @@ class TensorIpcReceiver:
         )
         tensor = torch.empty(0, dtype=_dtype(handle.dtype), device=storage.device)
         return tensor.set_(storage, handle.storage_offset, handle.shape, handle.stride)
+
+
+def _map(path: str) -> np.ndarray:
+    """The whole file, [bytes] uint8, read-only."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+    finally:
+        os.close(descriptor)
 
 
 def _count(shape: list[int]) -> int:
