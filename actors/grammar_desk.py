@@ -8,6 +8,7 @@ grammar's fault, so it has a deadline and an error of its own. Grammars that wer
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import final
@@ -21,6 +22,8 @@ from protocol.errors import GrammarError, TrillmError, UnavailableError
 from protocol.ids import Epoch
 from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import CheckGrammar, GrammarChecked, GrammarSpec
+
+logger = logging.getLogger("trillm.supervisor")
 
 NUM_CHECKERS = 2
 CHECK_SECONDS = 5.0
@@ -110,11 +113,21 @@ class GrammarDesk:
         while True:
             if job is None or job.done.is_set():
                 job = await self._next()
-            seconds = START_SECONDS + CHECK_SECONDS
+            job = await self._serve_in_one_process(job, name)
+
+    async def _serve_in_one_process(self, job: Job | None, name: str) -> Job | None:
+        """From this job on until the checker fails or ends; the job that it was at then, if any."""
+        seconds = START_SECONDS + CHECK_SECONDS
+        try:
             async with open_process(GrammarSpec(self._new_epoch(), self._checkpoint), name) as process:
                 while job is not None and await self._serve_one(job, process, seconds):
                     job, seconds = await self._next_while_alive(process), CHECK_SECONDS
                 process.kill()
+        except OSError as error:  # no process or descriptor to be had: whoever waits may try again
+            logger.error("%s cannot be had: %s", name, error)
+            if job is not None and not job.done.is_set():
+                job.end(None, UnavailableError("No grammar checker could be started", code="grammar_queue_full"))
+        return job
 
     async def _next(self) -> Job:
         """The next job that somebody still waits for."""

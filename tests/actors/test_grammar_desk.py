@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -115,3 +116,18 @@ async def test_who_leaves_while_waiting_is_passed_over(checkpoint):
         nursery.cancel_scope.cancel()
 
     assert len(epochs) == 1
+
+
+async def test_without_a_process_to_be_had_the_sender_may_try_again_and_the_desk_lives_on(checkpoint, monkeypatch):
+    @asynccontextmanager
+    async def out_of_processes(spec, name):
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        yield
+
+    async with open_desk(checkpoint) as desk:
+        with monkeypatch.context() as patched:
+            patched.setattr(grammar_desk, "open_process", out_of_processes)
+            with pytest.raises(UnavailableError, match="No grammar checker could be started"):
+                await desk.check(GOOD)
+
+        assert await desk.check(GOOD)
