@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import attrs
@@ -26,11 +27,14 @@ class Baseline:
     """As it was before."""
 
     footprints: Mapping[str, Footprint]
+    descriptors: Mapping[str, int]
+    """Of the server, by kind."""
     shared_memory: frozenset[str]
 
     @classmethod
     def of(cls, served: Served) -> Baseline:
-        return cls(processes.footprints(served.pid), frozenset(processes.shared_memory()))
+        kinds = processes.descriptor_kinds(served.pid)
+        return cls(processes.footprints(served.pid), kinds, frozenset(processes.shared_memory()))
 
 
 async def settle(served: Served, baseline: Baseline, seconds: float = SETTLE_SECONDS) -> list[str]:
@@ -39,9 +43,10 @@ async def settle(served: Served, baseline: Baseline, seconds: float = SETTLE_SEC
     while complaints := await differences(served, baseline):
         served.check_alive()
         if trio.current_time() > deadline:
-            break
+            more = processes.descriptor_kinds(served.pid) - Counter(baseline.descriptors)
+            return [*complaints, f"the server's additional descriptors: {dict(more)}"] if more else complaints
         await trio.sleep(0.5)
-    return complaints
+    return []
 
 
 async def differences(served: Served, baseline: Baseline) -> list[str]:

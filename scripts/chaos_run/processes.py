@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -70,6 +72,15 @@ def footprints(server: int) -> dict[str, Footprint]:
     """Of the server and of those actors that are always there, by name."""
     pids = {"server": server} | {name: pid for name, pid in actors(server).items() if not name.startswith("grammar")}
     return {name: held for name, pid in pids.items() if (held := footprint(pid)) is not None}
+
+
+def descriptor_kinds(pid: int) -> Counter[str]:
+    """What its descriptors are: pipes, sockets, files by name."""
+    found: Counter[str] = Counter()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found[os.readlink(entry).split(":[")[0]] += 1
+    return found
 
 
 def shared_memory() -> set[str]:
