@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import assert_never, final
 
 import trio
@@ -39,6 +39,9 @@ from protocol.spec import OutputFacts, OutputSpec
 
 logger = logging.getLogger("trillm.output")
 
+MAX_OPENING = 64
+"""Engines that are being attached and have not said Welcome."""
+
 Attach = Callable[[AttachEngine], AbstractContextManager[tuple[Inbox[EngineOutput], Outbox[EngineInput]]]]
 """Opens the links to an engine's incarnation, and closes them on leaving."""
 
@@ -52,6 +55,8 @@ class Attachment:
         self.epoch = attach.epoch
         self.processor = processor
         self.stats = EngineStats()
+        self.scope = trio.CancelScope()
+        """Ends the task that hears it."""
         self.engine: Outbox[EngineInput] | None = None
         """None until the links are open; nothing has been heard before that."""
         self._next_seq: int | None = None
@@ -94,7 +99,8 @@ class OutputHandler:
         self._attach = attach
         self._pulse = pulse
         self._attachments: dict[EngineIndex, Attachment] = {}
-        self._scopes: dict[EngineIndex, trio.CancelScope] = {}
+        """Those that have said Welcome."""
+        self._opening: dict[EngineIndex, Attachment] = {}
 
     async def run(self, inbox: Inbox[OutputInput]) -> None:
         """Serve until cancelled."""
@@ -112,12 +118,13 @@ class OutputHandler:
                 for attachment in self._attachments.values():
                     attachment.processor.abort(ids)
             case AttachEngine(engine_index=index):
-                if old := self._scopes.get(index):
-                    old.cancel()
                 attachment = Attachment(message, self._new_processor())
-                scope = trio.CancelScope()
-                self._attachments[index], self._scopes[index] = attachment, scope
-                nursery.start_soon(self._hear, message, attachment, scope)
+                if old := self._opening.pop(index, None):
+                    old.scope.cancel()
+                elif len(self._opening) == MAX_OPENING:
+                    self._opening.pop(next(iter(self._opening))).scope.cancel()
+                self._opening[index] = attachment
+                nursery.start_soon(self._hear, message, attachment)
             case _:
                 assert_never(message)
 
@@ -125,18 +132,32 @@ class OutputHandler:
         """The incarnation that the request was made for; none if that is gone, which the app learns from the house."""
         return next((a for a in self._attachments.values() if a.epoch == request.epoch), None)
 
-    async def _hear(self, attach: AttachEngine, attachment: Attachment, scope: trio.CancelScope) -> None:
-        with scope, self._attach(attach) as (inbox, attachment.engine):
-            while True:
-                for message in await receive_batch(inbox):
-                    if message.epoch == attachment.epoch:
-                        self._take_output(message, attachment)
-                self._pulse.step += 1
+    async def _hear(self, attach: AttachEngine, attachment: Attachment) -> None:
+        try:
+            with attachment.scope, self._attach(attach) as (inbox, attachment.engine):
+                while True:
+                    for message in await receive_batch(inbox):
+                        if message.epoch == attachment.epoch:
+                            self._take_output(message, attachment)
+                    self._pulse.step += 1
+        except OSError as error:
+            logger.error("engine %s cannot be attached: %s", attach.engine_index, error)
+
+    def _welcomed(self, attachment: Attachment) -> None:
+        """From here on this incarnation counts. Not from AttachEngine on: whoever only claims that there is a new one
+        does not take away the one that is heard."""
+        index = attachment.engine_index
+        if self._opening.get(index) is attachment:
+            del self._opening[index]
+            if old := self._attachments.get(index):
+                old.scope.cancel()
+            self._attachments[index] = attachment
 
     def _take_output(self, message: EngineOutput, attachment: Attachment) -> None:
         match message:
             case Welcome(next_seq=next_seq):
                 attachment.welcome(next_seq)
+                self._welcomed(attachment)
                 self._app.send_nowait(EngineAttached(attachment.engine_index, attachment.epoch))
             case EngineCoreOutputs(seq=seq, stats=stats):
                 missed = not attachment.in_sequence(seq)
@@ -185,13 +206,12 @@ def attach_over(links: Links) -> Attach:
 
     @contextmanager
     def attach(message: AttachEngine) -> Iterator[tuple[Inbox[EngineOutput], Outbox[EngineInput]]]:
-        inbox = links.subscribe(message.outputs_address, ENGINE_OUTPUT)
-        outbox = links.push(message.requests_address, ENGINE_INPUT)
-        try:
+        with ExitStack() as stack:
+            inbox = links.subscribe(message.outputs_address, ENGINE_OUTPUT)
+            stack.callback(inbox.close)
+            outbox = links.push(message.requests_address, ENGINE_INPUT)
+            stack.callback(outbox.close)
             yield inbox, outbox
-        finally:
-            inbox.close()
-            outbox.close()
 
     return attach
 

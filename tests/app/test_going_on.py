@@ -48,6 +48,8 @@ async def kill_and_restart(house: Any, nursery: trio.Nursery, victim: str) -> No
         house.kill(victim)
         await wait_all_tasks_blocked()
         nursery.start_soon(house.run_engine if victim == "engine-0" else house.run_output)
+        while not house.is_running(victim):
+            await tick(1)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

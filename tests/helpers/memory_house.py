@@ -178,6 +178,9 @@ class MemoryHouse:
                 del self._scopes["output-0"]
         self._app.send_nowait(OutputLost("killed by the test"))
 
+    def is_running(self, name: str) -> bool:
+        return name in self._scopes
+
     def kill(self, name: str) -> None:
         self._scopes[name].cancel()
 
@@ -190,7 +193,7 @@ class MemoryHouse:
     @contextmanager
     def _attach(self, message: AttachEngine) -> Iterator[tuple[Inbox[EngineOutput], Outbox[EngineInput]]]:
         client, engine = self._client, self._engine
-        if client is None or engine is None or message.epoch != self._engine_epoch:
+        if client is None or engine is None or message != self._attachment():
             say, hear = trio.open_memory_channel[EngineOutput](0)  # it is gone again: nothing will ever come
             with say, hear:
                 yield hear, Nowhere()
