@@ -80,6 +80,8 @@ def test_a_file_gives_what_neither_flag_nor_environment_says(monkeypatch, tmp_pa
         ({"shutdown_timeout": -1}, "--shutdown-timeout must not be negative"),
         ({"shutdown_timeout": math.nan}, "--shutdown-timeout must not be negative, and is nan"),
         ({"send_timeout": math.nan}, "--send-timeout must not be negative, and is nan"),
+        ({"request_timeout": -1.0}, "--request-timeout must not be negative"),
+        ({"max_queue_time": math.nan}, "--max-queue-time must not be negative, and is nan"),
         ({"dummy_step_seconds": math.nan}, "--dummy-step-seconds must not be negative, and is nan"),
         ({"root_path": "llm"}, "--root-path must begin with a slash and not end with one, as /llm: 'llm'"),
         ({"root_path": "/"}, "--root-path must begin with a slash"),
@@ -105,3 +107,8 @@ def test_a_path_prefix_may_have_several_parts():
 def test_nan_is_in_no_range(low, high):
     with pytest.raises(BadRequestError, match="not nan"):
         ranged("top_p", math.nan, low, high, 1.0)
+
+
+def test_no_request_timeout_is_no_limit():
+    assert Settings().limits.request_seconds == math.inf
+    assert Settings(request_timeout=5).limits.request_seconds == 5
