@@ -1,0 +1,108 @@
+"""Garbage on every socket of a running server: nobody dies, and streams say what they say alone."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+import zmq
+
+from tests.helpers.intruder import frames
+from tests.helpers.server import Server, open_server
+
+pytestmark = pytest.mark.process
+
+COUNT = 600
+BODY = {"max_tokens": 150, "ignore_eos": True, "temperature": 1, "seed": 7, "logprobs": 1}
+
+
+async def answers(server: Server) -> list[object]:
+    """What some requests at once get, as far as it does not name the answer."""
+    found: dict[int, object] = {}
+
+    async def ask(number: int) -> None:
+        async with server.client() as http:
+            reply = await http.post("/v1/completions", json=BODY | {"prompt": f"once {number}"})
+        assert reply.status_code == 200, reply.text
+        found[number] = reply.json()["choices"]
+
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(ask, number)
+    return [found[number] for number in range(4)]
+
+
+def sockets_in(directory: Path) -> dict[str, str]:
+    """The addresses of the only incarnations, by what they take."""
+    found = {}
+    for path in directory.glob("trillm-*/*"):
+        match path.name.partition(".")[0][0], path.suffix:
+            case "e", ".in":
+                found["ENGINE_INPUT"] = f"ipc://{path}"
+            case "e", ".out":
+                found["subscriptions"] = f"ipc://{path}"
+            case "o", ".in":
+                found["OUTPUT_INPUT"] = f"ipc://{path}"
+            case "o", ".app":
+                found["APP_INPUT"] = f"ipc://{path}"
+    return found
+
+
+def speak_zmq(addresses: dict[str, str]) -> None:
+    """Frames to whoever pulls, and nonsense for subscriptions; in a thread."""
+    with zmq.Context() as context:
+        opened = []
+        for name, address in addresses.items():
+            kind = zmq.XSUB if name == "subscriptions" else zmq.PUSH
+            opened.append(context.socket(kind))
+            opened[-1].setsockopt(zmq.LINGER, 2000)
+            opened[-1].connect(address)
+            if kind == zmq.PUSH:
+                for epoch in (0, 1, 2, 3):
+                    for frame in frames(name, epoch, COUNT // 4, seed=epoch * COUNT):
+                        opened[-1].send(frame)
+                        opened[-1].send_multipart([frame, frame[:5]])
+            else:
+                for number in range(COUNT):
+                    opened[-1].send(random.Random(number).randbytes(number % 50))
+                opened[-1].send(b"\x01")
+        for each in opened:
+            each.close()
+
+
+def speak_nonsense(addresses: dict[str, str]) -> None:
+    """Bytes that are not ZMQ's own protocol, and its greeting followed by a frame of 2**62 bytes; in a thread."""
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL".ljust(53, b"\x00")
+    ready = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH"
+    huge = b"\x02" + (2**62).to_bytes(8, "big") + b"x" * 1000
+    for address in addresses.values():
+        for data in (b"GET / HTTP/1.1\r\n\r\n", random.Random(1).randbytes(5000), greeting + ready + huge, b""):
+            with socket.socket(socket.AF_UNIX) as raw:
+                raw.settimeout(5)
+                raw.connect(address.removeprefix("ipc://"))
+                try:
+                    raw.sendall(data)
+                except OSError:
+                    continue  # it has hung up already
+
+
+async def test_garbage_on_every_socket_kills_nobody_and_changes_no_stream(checkpoint, tmp_path_factory):
+    short = tmp_path_factory.mktemp("r")
+    async with open_server(checkpoint, "--dummy-step-seconds", "0.01", XDG_RUNTIME_DIR=str(short)) as server:
+        alone = await answers(server)
+        actors = server.children()
+        addresses = sockets_in(short)
+        assert set(addresses) == {"ENGINE_INPUT", "OUTPUT_INPUT", "APP_INPUT", "subscriptions"}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, speak_zmq, addresses)
+            nursery.start_soon(trio.to_thread.run_sync, speak_nonsense, addresses)
+            assert await answers(server) == alone
+        assert await answers(server) == alone
+        assert server.children() == actors
+        with trio.fail_after(10):
+            while await server.num_requests() > 0:
+                await trio.sleep(0.05)
+        assert await server.gauge("kv_cache_usage_perc") == 0
