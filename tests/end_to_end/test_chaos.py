@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 
 
 async def test_whatever_is_injected_the_clients_get_what_they_would_have_got_and_nothing_is_left(checkpoint):
-    course = Course(seconds=12, seed=3, streams=16, tokens=40, every=1.2, patience=30)
+    course = Course(seconds=12, seed=4, streams=16, tokens=40, every=1.2, patience=30)
     result = await run(Recipe(str(checkpoint)), course)
 
     assert result.complaints == []
