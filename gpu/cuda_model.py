@@ -14,10 +14,12 @@ from torch.nn.attention import activate_flash_attention_impl
 from torch.nn.attention.varlen import varlen_attn
 
 from gpu.attention_backend import AttentionBackend, GatherBackend
+from gpu.batch import StepBatch
 from gpu.config import ModelConfig
 from gpu.graph_plan import GraphPlan
 from gpu.graphs import Capture, CudaCapture, DecodeGraphs
 from gpu.kv_pool import KvPool, KvPoolSize
+from gpu.last_tokens import LastTokens
 from gpu.models.decoder import Decoder
 from gpu.torch_model import TorchModel
 from gpu.varlen_attention import KvAccess, VarlenBackend, VarlenFunction
@@ -58,22 +60,26 @@ def cuda_model(
     """A model with a pool of `size`. Raises StartError if the spec asks for what this device does not do."""
     dtype, device = decoder.embedding.dtype, decoder.embedding.device
     backend = _pick_backend(spec, config, decoder, size.max_model_len, parts.varlen)
+    last_tokens = LastTokens(spec.max_num_seqs, device)
     if not isinstance(backend, VarlenBackend) or (reason := _why_no_graphs(spec, config)) is not None:
         logger.info("attention: %s; no graphs", backend.name)
-        return TorchModel(decoder, config, KvPool(size, config, dtype, device), weights_bytes, backend)
+        pool = KvPool(size, config, dtype, device)
+        return TorchModel(decoder, config, pool, weights_bytes, backend, last_tokens=last_tokens)
     # One block more than the scheduler knows of, for the rows that fill up a graph.
     pool = KvPool(attrs.evolve(size, num_blocks=size.num_blocks + 1), config, dtype, device)
     most = None if backend.access is KvAccess.PAGED else GATHERED_TOKENS // size.block_size
     plan = GraphPlan(spec.max_num_seqs, size.max_model_len, size.block_size, size.num_blocks, most)
-    graphs: DecodeGraphs | None = DecodeGraphs(
-        plan, parts.capture, lambda batch: decoder.hidden_states(batch, pool), backend, size.block_size, device
-    )
+
+    def run(batch: StepBatch) -> torch.Tensor:
+        return decoder.hidden_states(last_tokens.resolved(batch), pool)
+
+    graphs: DecodeGraphs | None = DecodeGraphs(plan, parts.capture, run, backend, size.block_size, device)
     assert graphs is not None
     if (reason := graphs.why_not()) is not None:
         logger.warning("decode steps are not recorded as graphs: %s", reason)
         graphs = None
     logger.info("attention: %s; %s", backend.name, "no graphs" if graphs is None else "graphs")
-    return TorchModel(decoder, config, pool, weights_bytes, backend, graphs)
+    return TorchModel(decoder, config, pool, weights_bytes, backend, graphs, last_tokens)
 
 
 def _pick_backend(

@@ -15,6 +15,7 @@ from gpu.fake_model import FakeModel, mix, read_fake_model, read_json
 from gpu.fake_sampler import logprobs_of, sample
 from gpu.fake_slots import FakeSlot, FakeSlots, PlanError
 from gpu.profiler import Profiler
+from gpu.started_step import FinishedStep
 from gpu.step_recording import StepRecording
 from protocol.messages import ProfileState, SleepTag, TokenLogprobs
 from protocol.spec import DraftModelSpec, EngineFacts, EngineSpec
@@ -90,6 +91,9 @@ class FakeRunner:
         if self._spec.dummy_step_seconds > 0:
             self._closed.wait(self._spec.dummy_step_seconds)
         return StepResult(plan.step, sampled, prompt_logprobs, drafts)
+
+    def start(self, plan: StepPlan) -> FinishedStep:
+        return FinishedStep(self.step(plan))
 
     def sleep(self, level: int) -> list[SleepTag]:
         if level > 0:

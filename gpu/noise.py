@@ -6,8 +6,6 @@ by seed and position, counted by the vocabulary index, in int64 arithmetic that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 MASK = 2**64 - 1
@@ -16,21 +14,37 @@ MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
 
 
-def gumbel_noise(keys: Sequence[int], vocab_size: int, device: torch.device) -> torch.Tensor:
-    """Standard Gumbel noise, one row per key: [keys, vocab_size] float32, always finite."""
-    counters = torch.arange(1, vocab_size + 1, device=device) * _signed(GOLDEN)
-    noise = torch.empty(len(keys), vocab_size, device=device)
-    for key, row in zip(keys, noise, strict=True):  # row by row, since the many passes over it then stay in the cache
-        state = _mix_all(counters + _signed(key))
-        # 52 random bits and a half: strictly between 0 and 1, so that neither logarithm is infinite.
-        uniform = _shift(state, 12).double().add_(0.5).mul_(2.0**-52)
-        row.copy_(uniform.log_().neg_().log_().neg_())
+def gumbel_noise(keys: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Standard Gumbel noise, one row per key of [keys] int64: [keys, vocab_size] float32 there, always finite."""
+    counters = torch.arange(1, vocab_size + 1, device=keys.device) * _signed(GOLDEN)
+    if keys.device.type != "cpu":
+        return _gumbel(counters + keys.unsqueeze(1)).float()
+    noise = torch.empty(len(keys), vocab_size)
+    for key, row in zip(keys.tolist(), noise, strict=True):  # the many passes over a row then stay in the cache
+        row.copy_(_gumbel(counters + key))
     return noise
 
 
+def noise_keys(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """The keys of draws, [rows] int64: `seeds` as `seed_key` makes them, `positions` of the tokens that are drawn."""
+    return _mix_all(seeds + (positions + 1) * _signed(GOLDEN))
+
+
+def seed_key(seed: int) -> int:
+    """An int64 that stands for the seed in `noise_keys`."""
+    return _signed(_mix(seed & MASK))
+
+
 def noise_key(seed: int, position: int) -> int:
-    """The 64-bit key of one draw; `seed` is an int64, `position` the index of the token that is drawn."""
-    return _mix((_mix(seed & MASK) + (position + 1) * GOLDEN) & MASK)
+    """The key of one draw, an int64, without tensors; `position` is the index of the token that is drawn."""
+    return _signed(_mix((_mix(seed & MASK) + (position + 1) * GOLDEN) & MASK))
+
+
+def _gumbel(state: torch.Tensor) -> torch.Tensor:
+    """int64 to float64 of the same shape. Overwrites it."""
+    bits = _shift(_mix_all(state), 12)
+    # 52 random bits and a half: strictly between 0 and 1, so that neither logarithm is infinite.
+    return bits.double().add_(0.5).mul_(2.0**-52).log_().neg_().log_().neg_()
 
 
 def _mix(value: int) -> int:

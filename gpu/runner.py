@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpu.shared_weights import WeightsOffer
+from gpu.started_step import StartedStep
 from protocol.messages import ProfileState, SleepTag
 from protocol.spec import EngineFacts, EngineSpec
 from protocol.step import StepPlan, StepResult
@@ -28,6 +29,10 @@ class Runner(Protocol):
     def step(self, plan: StepPlan) -> StepResult:
         """Run the plan. A fault of one row (its logits are NaN, say) comes back as that row's `Sampled.error`;
         an exception means that the whole runner is broken."""
+
+    def start(self, plan: StepPlan) -> StartedStep:
+        """Run the plan as far as it goes without waiting for a device. The next one may be started before this one has
+        its result: what this one samples, the device knows. Whoever starts asks for each result, in order."""
 
     def sleep(self, level: int) -> list[SleepTag]:
         """Give memory back: on level 1 the KV cache's, and on a GPU the weights' (which are kept in the host's), on

@@ -1,8 +1,9 @@
-"""Logits to tokens: constraints, penalties, then greedy or a draw, row by row independent of the others.
+"""Logits to tokens: constraints, penalties, then greedy or a draw, each row independent of the others.
 
 Order: grammar bitmask, allowed tokens and logit_bias, bad words, min_tokens; repetition, frequency and presence
 penalties; temperature; top_k; top_p; min_p; Gumbel-max with noise that only (seed, position) decides (gpu/noise).
-Used by gpu/torch_runner. A row that cannot be sampled becomes an error of that row.
+The numbers stay where the logits are: one copy there, one copy back, and nothing between waits for the host. Used by
+gpu/torch_runner. A row that cannot be sampled becomes an error of that row.
 """
 
 from __future__ import annotations
@@ -14,24 +15,37 @@ import attrs
 import numpy as np
 import torch
 
-from gpu.noise import gumbel_noise, noise_key
+from gpu.fetch import Fetch
+from gpu.last_tokens import LastTokens
+from gpu.noise import gumbel_noise, noise_keys
+from gpu.sampling_columns import Part, SamplingColumns
 from gpu.sequence_slot import SequenceSlot
+from gpu.staging import Staging
+from gpu.truncation import truncated
+from protocol.ids import Slot
 
 NOT_FINITE = "the model's logits for this sequence are not finite numbers"
 NOTHING_ALLOWED = "grammar, allowed tokens, bad words and min_tokens together leave no token that may come next"
 LARGEST = torch.finfo(torch.float32).max
-FIRST_CANDIDATES = 512
-"""How many of the most probable tokens top_p looks at before it sorts the whole vocabulary."""
+BLOCKED, BROKEN = -1, -2
+"""In the place of a token: nothing is allowed, and the logits are no numbers."""
+ERRORS = {BLOCKED: NOTHING_ALLOWED, BROKEN: NOT_FINITE}
+
+
+NO_SLOT = Slot(0)
+"""Of rows outside a runner."""
 
 
 @attrs.frozen(eq=False)
 class SamplingRow:
-    """One row of logits to choose from."""
+    """One row of logits to choose from. A slot is in a batch once, unless nothing is remembered of its tokens."""
 
     slot: SequenceSlot
     position: int
     """Of the token that is chosen."""
     grammar_bitmask: bytes | None = None
+    slot_index: Slot = NO_SLOT
+    """Where the runner keeps the sequence; matters only with gpu.last_tokens."""
 
 
 @attrs.frozen
@@ -42,23 +56,109 @@ class Choice:
     error: str | None = None
 
 
-def choose(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> list[Choice]:
-    """Choose a token per row of `logits` [rows, vocab] float32, which is overwritten."""
-    broken = ~logits.amax(dim=1).isfinite()
-    for row_logits, row in zip(logits, rows, strict=True):
-        _constrain(row_logits, row)
-        _penalise(row_logits, row.slot)
-    token_ids = _most_probable(logits)
-    best = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
-    blocked = best == -math.inf
-    drawn = [i for i, row in enumerate(rows) if row.slot.params.temperature > 0.0]
-    if drawn:
-        token_ids[drawn] = _draw(logits[drawn], best[drawn], [rows[i] for i in drawn])
-    fetched = torch.stack((token_ids, broken, blocked)).tolist()  # in one: each would wait for a GPU
-    return [
-        Choice(-1, NOT_FINITE) if is_broken else Choice(-1, NOTHING_ALLOWED) if is_blocked else Choice(token_id)
-        for token_id, is_broken, is_blocked in zip(*fetched, strict=True)
-    ]
+@attrs.frozen(eq=False)
+class PlacedRows:
+    """What a step brings to the device for its rows."""
+
+    positions: torch.Tensor
+    """[rows] int64."""
+    slots: torch.Tensor
+    """[rows] int64."""
+    forbidden: torch.Tensor
+    """[count] int64, counted through [rows, vocab]: what bad words and min_tokens forbid."""
+    masked: torch.Tensor
+    """[count] int64: the rows with a grammar."""
+    bitmasks: torch.Tensor
+    """[count of those, words] int32."""
+
+
+class Chosen:
+    """A step's tokens, on the device at first."""
+
+    def __init__(self, token_ids: torch.Tensor, columns: SamplingColumns, slots: torch.Tensor) -> None:
+        self.token_ids = token_ids
+        """[rows] int64; negative for a row that failed, as in ERRORS."""
+        self._columns = columns
+        self._slots = slots
+        self._fetch = Fetch([token_ids])
+
+    def grow(self, last_tokens: LastTokens | None) -> None:
+        """The tokens are now part of their sequences, as far as the device remembers these. (The host's lists are the
+        runner's, as soon as it knows.)"""
+        for slot in self._columns.slots:
+            slot.num_output_tokens += 1
+        if last_tokens is not None:
+            last_tokens.store(self._slots, self.token_ids)
+        if not self._columns.counted and not self._columns.seen:
+            return
+        succeeded = (self.token_ids >= 0).unsqueeze(1)
+        token_ids = self.token_ids.clamp(min=0).unsqueeze(1)
+        for part in self._columns.counted:
+            assert part.state is not None, "counts are a state"
+            part.state.scatter_add_(1, token_ids[part.rows], succeeded[part.rows].to(part.state.dtype))
+        for part in self._columns.seen:
+            assert part.state is not None, "what was seen is a state"
+            ids = token_ids[part.rows]
+            part.state.scatter_(1, ids, part.state.gather(1, ids) | succeeded[part.rows])
+
+    def choices(self) -> list[Choice]:
+        """Waits until the tokens are here, and for nothing that was queued behind them."""
+        (token_ids,) = self._fetch.wait()
+        return [Choice(-1, ERRORS[one]) if one < 0 else Choice(one) for one in token_ids.tolist()]
+
+
+class Sampler:
+    """Keeps what does not change from step to step: one per runner."""
+
+    def __init__(self, device: torch.device, together: bool | None = None) -> None:
+        """`together`: whether all rows with a feature are changed at once (the default but on a CPU) and nothing is
+        decided on the host; it changes no result."""
+        self._together = device.type != "cpu" if together is None else together
+        self._staging = Staging(device)
+        self._columns: SamplingColumns | None = None
+
+    def choose(self, logits: torch.Tensor, rows: Sequence[SamplingRow]) -> Chosen:
+        """Choose a token per row of `logits` [rows, vocab] float32, which is overwritten. `rows` is not empty."""
+        columns = self._columns_of(rows, logits)
+        placed = _place(rows, logits.shape[1], self._staging)
+        broken = ~logits.amax(dim=1).isfinite()
+        _constrain(logits, columns, placed)
+        _penalise(logits, columns)
+        token_ids = _most_probable(logits)
+        best = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
+        blocked = best == -math.inf
+        if columns.drawn is not None:
+            drawn = columns.drawn.rows
+            scaled = truncated(logits[drawn], best[drawn], columns, self._together)
+            keys = noise_keys(columns.seeds[drawn], placed.positions[drawn])
+            token_ids[drawn] = (scaled + gumbel_noise(keys, logits.shape[1])).argmax(dim=1)
+        token_ids = token_ids.masked_fill(blocked, BLOCKED).masked_fill_(broken, BROKEN)
+        return Chosen(token_ids, columns, placed.slots)
+
+    def _columns_of(self, rows: Sequence[SamplingRow], logits: torch.Tensor) -> SamplingColumns:
+        slots = [row.slot for row in rows]
+        if self._columns is None or self._columns.slots != slots:
+            self._columns = SamplingColumns(slots, logits.shape[1], logits.device, self._together)
+        return self._columns
+
+
+def _place(rows: Sequence[SamplingRow], vocab_size: int, staging: Staging) -> PlacedRows:
+    forbidden: list[int] = []
+    masks: list[np.ndarray] = []
+    masked: list[int] = []
+    for index, row in enumerate(rows):
+        slot = row.slot
+        if row.grammar_bitmask is not None:
+            masked.append(index)
+            masks.append(np.frombuffer(row.grammar_bitmask, dtype=np.int32))
+        if slot.params.bad_words_token_ids:
+            forbidden += [index * vocab_size + token_id for token_id in slot.bad_next_tokens()]
+        if slot.num_output_tokens < slot.params.min_tokens:
+            forbidden += [index * vocab_size + token_id for token_id in slot.ending]
+    longs: list[list[int]] = [[row.position for row in rows], [*(row.slot_index for row in rows)], forbidden, masked]
+    words = np.concatenate(masks) if masks else np.empty(0, dtype=np.int32)
+    (positions, slots, forbidden_at, masked_at), (bitmasks,) = staging.place(longs, [words])
+    return PlacedRows(positions, slots, forbidden_at, masked_at, bitmasks.view(max(1, len(masks)), -1))
 
 
 def _most_probable(logits: torch.Tensor) -> torch.Tensor:
@@ -69,74 +169,43 @@ def _most_probable(logits: torch.Tensor) -> torch.Tensor:
     return logits.argmax(dim=1)
 
 
-def _constrain(logits: torch.Tensor, row: SamplingRow) -> None:
-    """Forbid and bias tokens of one row, [vocab], in place."""
-    slot = row.slot
-    if row.grammar_bitmask is not None:
-        bits = np.unpackbits(np.frombuffer(row.grammar_bitmask, dtype=np.uint8), bitorder="little")[: len(logits)]
-        logits[: len(bits)].masked_fill_(torch.from_numpy(bits == 0).to(logits.device), -math.inf)
-        logits[len(bits) :] = -math.inf
-    if slot.bias is not None:
-        logits += slot.bias
-    if slot.params.bad_words_token_ids:
-        logits[slot.bad_next_tokens()] = -math.inf
-    if len(slot.output_token_ids) < slot.params.min_tokens:
-        logits[slot.ending] = -math.inf
+def _constrain(logits: torch.Tensor, columns: SamplingColumns, placed: PlacedRows) -> None:
+    """Forbid and bias tokens of [rows, vocab], in place."""
+    if len(placed.masked):
+        bits = torch.arange(32, dtype=torch.int32, device=logits.device)
+        forbidden = ((placed.bitmasks.unsqueeze(-1) >> bits) & 1).flatten(1)[:, : logits.shape[1]] == 0
+        logits[:, forbidden.shape[1] :].index_fill_(0, placed.masked, -math.inf)
+        covered = logits[:, : forbidden.shape[1]]
+        covered[placed.masked] = covered[placed.masked].masked_fill_(forbidden, -math.inf)
+    for part in columns.biased:
+        part.change(logits, _add_bias)
+    if len(placed.forbidden):
+        logits.view(-1).index_fill_(0, placed.forbidden, -math.inf)
 
 
-def _penalise(logits: torch.Tensor, slot: SequenceSlot) -> None:
-    """Make tokens that were there before less likely, [vocab], in place."""
-    params = slot.params
-    if slot.seen is not None:
-        penalised = torch.where(logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty)
-        torch.where(slot.seen, penalised, logits, out=logits)
-        logits.clamp_(max=LARGEST)  # a tiny penalty must not make infinity of a large logit
-    if slot.output_counts is not None:
-        logits -= params.frequency_penalty * slot.output_counts
-        logits -= params.presence_penalty * (slot.output_counts > 0)
+def _penalise(logits: torch.Tensor, columns: SamplingColumns) -> None:
+    """Make tokens that were there before less likely, [rows, vocab], in place."""
+    for part in columns.seen:
+        part.change(logits, _penalise_repetition)
+    for part in columns.counted:
+        part.change(logits, _penalise_counts)
 
 
-def _draw(logits: torch.Tensor, best: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
-    """Draw one token per row of [rows, vocab]; `best` [rows] is each row's maximum. Returns [rows] int64."""
-    params = [row.slot.params for row in rows]
-    device = logits.device
-
-    def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, device=device).unsqueeze(1)
-
-    # Measured from the maximum, so that no temperature makes anything but 0 of the best and less of the others.
-    scaled = (logits - best.unsqueeze(1)) / column([p.temperature for p in params])
-    if limited := [i for i, p in enumerate(params) if 0 < p.top_k < logits.shape[1]]:
-        scaled[limited] = _keep_top_k(scaled[limited], [params[i].top_k for i in limited])
-    if limited := [i for i, p in enumerate(params) if p.top_p < 1.0]:
-        scaled[limited] = _keep_top_p(scaled[limited], column([params[i].top_p for i in limited]))
-    if limited := [i for i, p in enumerate(params) if p.min_p > 0.0]:
-        floor = column([math.log(params[i].min_p) for i in limited])
-        scaled[limited] = scaled[limited].masked_fill(scaled[limited] < floor, -math.inf)
-    keys = [noise_key(row.slot.params.seed, row.position) for row in rows]
-    return (scaled + gumbel_noise(keys, logits.shape[1], device)).argmax(dim=1)
+def _add_bias(these: torch.Tensor, part: Part) -> None:
+    assert part.state is not None, "a bias is a state"
+    these += part.state
 
 
-def _keep_top_k(scaled: torch.Tensor, top_k: list[int]) -> torch.Tensor:
-    """[rows, vocab] with everything below the k-th largest at -inf (equals of the k-th stay)."""
-    largest = scaled.topk(max(top_k), dim=1).values
-    smallest = largest[torch.arange(len(top_k), device=scaled.device), [k - 1 for k in top_k]]
-    return scaled.masked_fill(scaled < smallest.unsqueeze(1), -math.inf)
+def _penalise_repetition(these: torch.Tensor, part: Part) -> None:
+    assert part.state is not None, "what was seen is a state"
+    (penalty,) = part.columns
+    penalised = torch.where(these > 0, these / penalty, these * penalty)
+    torch.where(part.state, penalised, these, out=these)
+    these.clamp_(max=LARGEST)  # a tiny penalty must not make infinity of a large logit
 
 
-def _keep_top_p(scaled: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """[rows, vocab] with only the fewest most probable tokens that reach top_p [rows, 1] together (and equals of the
-    last of them)."""
-    probabilities = scaled.softmax(dim=1)
-    smallest = _smallest_kept(probabilities.topk(min(FIRST_CANDIDATES, scaled.shape[1]), dim=1).values, top_p)
-    if spread := smallest.isnan().squeeze(1).nonzero().squeeze(1).tolist():
-        smallest[spread] = _smallest_kept(probabilities[spread].sort(dim=1, descending=True).values, top_p[spread])
-    return scaled.masked_fill(probabilities < smallest.nan_to_num(0.0), -math.inf)
-
-
-def _smallest_kept(falling: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The probability in [rows, candidates] at which the sum reaches top_p: [rows, 1], NaN where it does not."""
-    mass = falling.cumsum(dim=1, dtype=torch.float64)
-    reached = (mass < top_p).sum(dim=1, keepdim=True)
-    found = falling.gather(1, reached.clamp(max=falling.shape[1] - 1))
-    return found.masked_fill(reached == falling.shape[1], math.nan)
+def _penalise_counts(these: torch.Tensor, part: Part) -> None:
+    assert part.state is not None, "counts are a state"
+    frequency, presence = part.columns
+    these -= frequency * part.state
+    these -= presence * (part.state > 0)

@@ -13,7 +13,7 @@ from protocol.step import NewSequence
 
 
 class SequenceSlot:
-    """One sequence. The tensors exist only where its parameters need them."""
+    """One sequence. The tensors exist only where its parameters need them, and may be rows of a batch's."""
 
     def __init__(self, new: NewSequence, vocab_size: int, device: torch.device) -> None:
         self.params = new.sampling_params
@@ -22,12 +22,10 @@ class SequenceSlot:
         self.output_token_ids = list(new.output_token_ids)
         self.bias = self._make_bias(vocab_size, device)
         """[vocab] float32: logit_bias, and -inf for what allowed_token_ids leaves out."""
-        self.ending = torch.tensor(
-            self._computable({*self.params.eos_token_ids, *self.params.stop_token_ids}),
-            dtype=torch.int64,
-            device=device,
-        )
+        self.ending = self._computable({*self.params.eos_token_ids, *self.params.stop_token_ids})
         """Token ids that would end the sequence: forbidden below min_tokens."""
+        self.num_output_tokens = len(self.output_token_ids)
+        """With those that have been sampled and that the host does not know yet."""
         self.output_counts = self._make_output_counts(vocab_size, device)
         """[vocab] float32: how often each token was put out."""
         self.seen = self._make_seen(vocab_size, device)
@@ -37,9 +35,15 @@ class SequenceSlot:
     def last_token_id(self) -> int:
         return self.output_token_ids[-1] if self.output_token_ids else self.prompt_token_ids[-1]
 
+    @property
+    def needs_history(self) -> bool:
+        """Whether it takes the latest tokens to say what may come next."""
+        return any(len(word) > 1 for word in self.params.bad_words_token_ids)
+
     def append(self, token_id: int) -> None:
-        """The sampled token is now part of the sequence."""
+        """The token is now part of the sequence, whoever chose it. What gpu/sampler chose, it takes in by itself."""
         self.output_token_ids.append(token_id)
+        self.num_output_tokens += 1
         if self.output_counts is not None:
             self.output_counts[token_id] += 1
         if self.seen is not None:

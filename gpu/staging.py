@@ -1,13 +1,14 @@
 """The way of a step's whole numbers to the device: one copy for all of them, from memory that is pinned where it helps.
 
 A copy out of pageable memory waits for the device, and each one costs some microseconds: a step has a dozen lists.
-Used by gpu/varlen_attention and gpu/graphs.
+Used by gpu/varlen_attention, gpu/graphs and gpu/sampler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 FIRST_BYTES = 1 << 16
@@ -23,7 +24,10 @@ class Staging:
         self._copied: torch.cuda.Event | None = None
 
     def place(
-        self, longs: Sequence[Sequence[int]], ints: Sequence[Sequence[int]], into: torch.Tensor | None = None
+        self,
+        longs: Sequence[Sequence[int]],
+        ints: Sequence[Sequence[int] | np.ndarray],
+        into: torch.Tensor | None = None,
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The lists as tensors on the device, `longs` as int64 and `ints` as int32, each [its length].
 

@@ -10,6 +10,7 @@ from gpu.attention_backend import AttentionBackend, GatherBackend
 from gpu.config import ModelConfig
 from gpu.graphs import DecodeGraphs
 from gpu.kv_pool import KvPool
+from gpu.last_tokens import LastTokens
 from gpu.model import Computed
 from gpu.models.decoder import Decoder
 from gpu.moved_weights import tensors_in
@@ -27,8 +28,10 @@ class TorchModel:
         weights_bytes: int,
         backend: AttentionBackend | None = None,
         graphs: DecodeGraphs | None = None,
+        last_tokens: LastTokens | None = None,
     ) -> None:
-        """Without a backend attention is the reference; without graphs every step is launched operator by operator."""
+        """Without a backend attention is the reference; without graphs every step is launched operator by operator;
+        without `last_tokens`, which the graphs know too, the host has to tell all tokens."""
         self.decoder = decoder
         self.pool: KvPool | None = pool
         self.dtype = str(decoder.embedding.dtype).removeprefix("torch.")
@@ -39,6 +42,7 @@ class TorchModel:
             config.windows, pool.size.block_size, decoder.embedding.dtype, self.device
         )
         self._graphs = graphs
+        self.last_tokens = last_tokens
 
     def is_recorded(self, rows: Sequence[Row]) -> bool:
         """Whether this step runs as a graph."""
@@ -49,6 +53,8 @@ class TorchModel:
         if self._graphs is not None and (computed := self._graphs.compute(rows)) is not None:
             return computed
         batch = self._backend.batch(rows)
+        if self.last_tokens is not None:
+            batch = self.last_tokens.resolved(batch)
         return Computed(self.decoder.hidden_states(batch, self.pool), batch.first_token)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

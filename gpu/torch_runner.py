@@ -11,21 +11,26 @@ import torch
 
 from gpu.draft_model import DraftModel
 from gpu.host_memory import give_back_freed_memory
+from gpu.last_tokens import LastTokens
 from gpu.load_draft_model import load_models
 from gpu.logprobs import token_logprobs
 from gpu.model import Computed, Model
 from gpu.moved_weights import MovedWeights
 from gpu.profiler import Profiler
 from gpu.runner import Report
-from gpu.sampler import choose
+from gpu.sampled_step import ChoiceUnderWay, SampledStep, asking_trials
+from gpu.sampler import Sampler
 from gpu.sequence_slot import SequenceSlot
 from gpu.shared_weights import WeightsOffer
+from gpu.staging import Staging
+from gpu.started_step import FinishedStep, StartedStep
+from gpu.torch_model import TorchModel
 from gpu.torch_recording import TorchRecording
 from gpu.trial import Trial
 from protocol.ids import Slot
 from protocol.messages import ProfileState, SleepTag, TokenLogprobs
 from protocol.spec import EngineFacts, EngineSpec
-from protocol.step import PENDING, PromptLogprobs, Row, Sampled, StepPlan, StepResult
+from protocol.step import PENDING, PromptLogprobs, Row, StepPlan, StepResult
 
 PROMPT_LOGITS_ROWS = 64
 """Rows of logits that are held at once for prompt_logprobs: 64 × 150,000 float32 are 38 MB."""
@@ -55,6 +60,9 @@ class TorchRunner:
         self._draft_model = draft_model
         self._slots: dict[Slot, SequenceSlot] = {}
         self._device = model.device
+        self._sampler = Sampler(model.device)
+        self._staging = Staging(model.device)
+        self._underway: list[SampledStep] = []
 
     @classmethod
     def load(cls, spec: EngineSpec, report: Report, offer: WeightsOffer | None = None) -> TorchRunner:
@@ -83,15 +91,18 @@ class TorchRunner:
         return cls(model, facts, draft_model, reload)
 
     def step(self, plan: StepPlan) -> StepResult:
+        return self.start(plan).result()
+
+    def start(self, plan: StepPlan) -> StartedStep:
         if not self._profiler.is_recording:
-            return self._step(plan)
+            return self._start(plan)
         with self._profiler.span(f"step {plan.step}, {len(plan.rows)} rows"):
-            result = self._step(plan)
+            result = self._start(plan).result()
         self._profiler.end_step()
-        return result
+        return FinishedStep(result)
 
     @torch.inference_mode()
-    def _step(self, plan: StepPlan) -> StepResult:
+    def _start(self, plan: StepPlan) -> StartedStep:
         assert self._model is not None, "step after close"
         assert not self._asleep, "step while asleep"
         for freed in plan.freed_slots:
@@ -101,21 +112,31 @@ class TorchRunner:
         for new in plan.new_sequences:
             self._slots[new.slot] = SequenceSlot(new, self.facts.vocab_size, self._device)
         if not plan.rows:
-            return StepResult(plan.step, [])
-        rows = [self._resolved(row) for row in plan.rows]
+            return FinishedStep(StepResult(plan.step, []))
+        self._settle(plan)
+        last_tokens = self._model.last_tokens if isinstance(self._model, TorchModel) else None
+        rows = [self._resolved(row, last_tokens) for row in plan.rows]
         with self._profiler.span("compute"):
             computed = self._model.compute(rows)
         with self._profiler.span("sample"):
             prompt_logprobs = list(self._prompt_logprobs(self._model, rows, computed))
-            sampled = self._sample(self._model, rows, computed)
+            trials, choice = self._sample(self._model, rows, computed, last_tokens)
+        if choice is not None and self._draft_model is None:
+            started = SampledStep(plan.step, trials, choice, prompt_logprobs)
+            self._underway = [*(one for one in self._underway if not one.is_known), started]
+            return started
+        if choice is not None:
+            choice.take()
+        sampled = [trial.result() for trial in trials]
         if self._draft_model is None:
-            return StepResult(plan.step, sampled, prompt_logprobs)
+            return FinishedStep(StepResult(plan.step, sampled, prompt_logprobs))
         # A row with a grammar never has guesses, and one that broke has no token to go on from.
         masked = {row.slot for row in rows if row.grammar_bitmask is not None}
         going_on = [one.slot for one in sampled if one.error is None and one.slot not in masked]
         with self._profiler.span("draft"):
             drafts = self._draft_model.draft({slot: self._slots[slot] for slot in going_on})
-        return StepResult(plan.step, sampled, prompt_logprobs, [drafts.get(one.slot, []) for one in sampled])
+        guesses = [drafts.get(one.slot, []) for one in sampled]
+        return FinishedStep(StepResult(plan.step, sampled, prompt_logprobs, guesses))
 
     @torch.inference_mode()
     def sleep(self, level: int) -> list[SleepTag]:
@@ -184,16 +205,30 @@ class TorchRunner:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _resolved(self, row: Row) -> Row:
-        """The row with the token that its slot sampled in the step before, where the plan could not know it. A void
-        row, whose slot has none, computes some other token into blocks that are still its own."""
+    def _settle(self, plan: StepPlan) -> None:
+        """Wait for what the steps before sampled, if the host has to know it for this one: to hand tokens to a model
+        that has them from nowhere else, to compare drafts with, or to look for the beginnings of bad words."""
+        on_device = isinstance(self._model, TorchModel) and self._model.last_tokens is not None
+        if on_device and not any(row.num_drafts or self._slots[row.slot].needs_history for row in plan.rows):
+            return
+        for started in self._underway:
+            started.result()
+        self._underway = []
+
+    def _resolved(self, row: Row, last_tokens: LastTokens | None) -> Row:
+        """The row with the token that its slot sampled in the step before, or with a mark for it, where the plan could
+        not know it. A void row, whose slot has none, computes some other token into blocks that are still its own."""
         if row.token_ids[-1] != PENDING:
             return row
-        token_ids = [*row.token_ids[:-1], self._slots[row.slot].last_token_id]
+        last = self._slots[row.slot].last_token_id if last_tokens is None else last_tokens.mark(row.slot)
+        token_ids = [*row.token_ids[:-1], last]
         return Row(row.slot, row.start, token_ids, row.block_table, row.sample, row.grammar_bitmask)
 
-    def _sample(self, model: Model, rows: list[Row], computed: Computed) -> list[Sampled]:
-        """Choose a token for each row that asks for one, and go on behind drafts that were right."""
+    def _sample(
+        self, model: Model, rows: list[Row], computed: Computed, last_tokens: LastTokens | None
+    ) -> tuple[list[Trial], ChoiceUnderWay | None]:
+        """Choose a token for each row that asks for one, and go on behind drafts that were right. With drafts all is
+        decided on return; else the trials get their tokens when the choice is taken."""
         trials: list[Trial] = []
         places: list[int] = []
         for row, first in zip(rows, computed.first_token, strict=True):
@@ -202,16 +237,18 @@ class TorchRunner:
                 end = first + len(row.token_ids)
                 places += range(end - 1 - row.num_drafts, end)
         if not trials:
-            return []
-        logits = model.logits(computed.hidden[places])
+            return [], None
+        (where, asking), _ = self._staging.place([places, asking_trials(trials)], [])
+        logits = model.logits(computed.hidden[where])
         if len(places) == len(trials):
-            _choose(logits, trials)
-            return [trial.result() for trial in trials]
+            return trials, ChoiceUnderWay(self._sampler, logits, trials, asking, last_tokens)
         undecided = trials
         while undecided:
-            _choose(logits[[trial.next_logits_row for trial in undecided]], undecided)
+            next_rows = [trial.next_logits_row for trial in undecided]
+            (where, asking), _ = self._staging.place([next_rows, asking_trials(undecided)], [])
+            ChoiceUnderWay(self._sampler, logits[where], undecided, asking, last_tokens).take()
             undecided = [trial for trial in undecided if trial.goes_on]
-        return [trial.result() for trial in trials]
+        return trials, None
 
     def _prompt_logprobs(self, model: Model, rows: list[Row], computed: Computed) -> Iterator[PromptLogprobs]:
         """For each row inside a prompt whose request asked, what its positions say of the prompt tokens after them."""
@@ -230,20 +267,3 @@ class TorchRunner:
 
 def _ignore(progress: float) -> None:
     """Nobody watches it being loaded again."""
-
-
-def _choose(logits: torch.Tensor, trials: list[Trial]) -> None:
-    """Each trial's next token, with log-probabilities where they were asked for. `logits` [trials, vocab] are
-    overwritten."""
-    asking = [i for i, trial in enumerate(trials) if trial.slot.params.logprobs is not None]
-    raw = logits[asking]  # a copy
-    choices = choose(logits, [trial.next_row for trial in trials])
-    kept = [place for place, index in enumerate(asking) if choices[index].error is None]
-    logprobs: dict[int, TokenLogprobs] = {}
-    if kept:
-        indices = [asking[place] for place in kept]
-        counts = [trials[index].slot.params.logprobs or 0 for index in indices]
-        found = token_logprobs(raw[kept], [choices[index].token_id for index in indices], counts)
-        logprobs = dict(zip(indices, found, strict=True))
-    for index, (trial, choice) in enumerate(zip(trials, choices, strict=True)):
-        trial.take(choice, logprobs.get(index))

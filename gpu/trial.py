@@ -27,7 +27,7 @@ class Trial:
     def next_row(self) -> SamplingRow:
         """What the next choice is made from."""
         position = self.row.start + len(self.row.token_ids) - self.row.num_drafts + len(self.chosen)
-        return SamplingRow(self.slot, position, self.row.grammar_bitmask)
+        return SamplingRow(self.slot, position, self.row.grammar_bitmask, self.row.slot)
 
     @property
     def next_logits_row(self) -> int:
@@ -43,9 +43,9 @@ class Trial:
         return choice.error is None and choice.token_id == self.row.token_ids[num_chosen - num_drafts - 1]
 
     def take(self, choice: Choice, logprobs: TokenLogprobs | None) -> None:
-        """The choice for `next_row`; from here on it is part of the sequence."""
+        """The choice for `next_row`; from here on the host, too, knows it as part of the sequence."""
         if choice.error is None:
-            self.slot.append(choice.token_id)
+            self.slot.output_token_ids.append(choice.token_id)
         self.chosen.append((choice, logprobs))
 
     def result(self) -> Sampled:

@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar, final
 
+import attrs
 import outcome
 import trio
 
 from gpu.runner import Report, Runner
+from gpu.started_step import StartedStep
 from protocol.spec import EngineFacts
 from protocol.step import StepPlan, StepResult
 
@@ -25,7 +27,17 @@ T = TypeVar("T")
 
 
 class Stop:
-    """Ends the thread."""
+    """Ends a thread."""
+
+
+@attrs.frozen
+class FailedStep:
+    """Implements gpu.started_step.StartedStep for a plan that broke the runner when it was started."""
+
+    error: Exception
+
+    def result(self) -> StepResult:
+        raise self.error
 
 
 class Stepper(Protocol):
@@ -76,6 +88,7 @@ class ThreadStepper:
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[StepPlan | Callable[[Runner], None] | Stop] = queue.SimpleQueue()
+        self._started: queue.SimpleQueue[StartedStep | Stop] = queue.SimpleQueue()
         self._results_in, self._results = trio.open_memory_channel[outcome.Outcome[StepResult]](math.inf)
         self.facts: EngineFacts
 
@@ -103,17 +116,39 @@ class ThreadStepper:
         self, open_runner: OpenRunner, report: Report, token: trio.lowlevel.TrioToken, loaded: trio.Event
     ) -> None:
         """The thread's main: load, then do what is asked until it is told to stop. Raises what loading raises."""
-        runner = open_runner(report)
+        try:
+            runner = open_runner(report)
+        except BaseException:
+            self._started.put(Stop())
+            raise
         try:
             self.facts = runner.facts
             token.run_sync_soon(loaded.set)
+            started: StartedStep | None = None
             while not isinstance(work := self._work.get(), Stop):
                 if isinstance(work, StepPlan):
-                    token.run_sync_soon(self._results_in.send_nowait, outcome.capture(runner.step, work))
-                else:
-                    work(runner)
+                    started = _start(runner, work)
+                    self._started.put(started)
+                    continue
+                if started is not None:
+                    outcome.capture(started.result)  # an action comes after all steps; who asks for them sees errors
+                work(runner)
         finally:
+            self._started.put(Stop())
             runner.close()
+
+    def finish(self, token: trio.lowlevel.TrioToken) -> None:
+        """The other thread's main: wait for what was started, in its order, while `serve` starts what comes next. So a
+        device has its next step before the host knows the last one's tokens."""
+        while not isinstance(started := self._started.get(), Stop):
+            token.run_sync_soon(self._results_in.send_nowait, outcome.capture(started.result))
+
+
+def _start(runner: Runner, plan: StepPlan) -> StartedStep:
+    try:
+        return runner.start(plan)
+    except Exception as error:  # the boundary of one plan: whoever asks for its result gets this
+        return FailedStep(error)
 
 
 @asynccontextmanager
@@ -126,8 +161,9 @@ async def open_stepper(open_runner: OpenRunner, report: Report) -> AsyncIterator
     stepper = ThreadStepper()
     loaded = trio.Event()
     async with trio.open_nursery() as nursery:
-        serve = (stepper.serve, open_runner, report, trio.lowlevel.current_trio_token(), loaded)
-        nursery.start_soon(trio.to_thread.run_sync, *serve)
+        token = trio.lowlevel.current_trio_token()
+        nursery.start_soon(trio.to_thread.run_sync, stepper.serve, open_runner, report, token, loaded)
+        nursery.start_soon(trio.to_thread.run_sync, stepper.finish, token)
         try:
             await loaded.wait()
             yield stepper

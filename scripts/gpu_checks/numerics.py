@@ -161,5 +161,5 @@ def _model(shape: Shape, dtype: torch.dtype, device: torch.device, limit: float)
 def _noise(shape: Shape, device: torch.device) -> Finding:
     """The sampler's noise, which must be the same everywhere up to the last bits of two logarithms."""
     keys = [noise_key(5, position) for position in range(8)]
-    found, expected = (gumbel_noise(keys, shape.vocab, where) for where in (device, CPU))
+    found, expected = (gumbel_noise(torch.tensor(keys, device=where), shape.vocab) for where in (device, CPU))
     return Finding("sampling noise", relative_difference(found, expected.double()), 1e-6)

@@ -13,7 +13,7 @@ from gpu.cuda_model import DeviceParts, cuda_model
 from gpu.kv_pool import KvPoolSize, kv_block_bytes
 from gpu.linear_change import LinearChange
 from gpu.models.decoder import Decoder
-from gpu.sampler import SamplingRow, choose
+from gpu.sampler import Sampler, SamplingRow
 from gpu.sequence_slot import SequenceSlot
 from gpu.torch_model import TorchModel
 from gpu.weights import WeightLoader
@@ -104,7 +104,7 @@ def _sampler(shape: Shape, device: torch.device) -> Finding:
         new = NewSequence(Slot(0), RequestId("check"), [1], [], params)
         slot = SequenceSlot(new, shape.vocab, where)
         rows = [SamplingRow(slot, position) for position in range(DRAWS)]
-        return [choice.token_id for choice in choose(logits.to(where, copy=True), rows)]
+        return [choice.token_id for choice in Sampler(where).choose(logits.to(where, copy=True), rows).choices()]
 
     different = sum(ours != theirs for ours, theirs in zip(drawn(device), drawn(CPU), strict=True))
     return Finding("sampled tokens", different / DRAWS, OTHER_DRAWS)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from gpu.noise import gumbel_noise, noise_key
 
-CPU = torch.device("cpu")
 SEEDS = st.integers(-(2**63), 2**63 - 1)
 
 
@@ -16,9 +15,9 @@ SEEDS = st.integers(-(2**63), 2**63 - 1)
 @given(st.lists(st.tuples(SEEDS, st.integers(0, 10**6)), min_size=1, max_size=5), st.integers(1, 200))
 def test_a_row_of_noise_depends_on_nothing_beside_it(draws, vocab_size):
     keys = [noise_key(seed, position) for seed, position in draws]
-    together = gumbel_noise(keys, vocab_size, CPU)
+    together = gumbel_noise(torch.tensor(keys), vocab_size)
     for row, key in zip(together, keys, strict=True):
-        assert torch.equal(row, gumbel_noise([key], vocab_size + 7, CPU)[0, :vocab_size])
+        assert torch.equal(row, gumbel_noise(torch.tensor([key]), vocab_size + 7)[0, :vocab_size])
     assert together.isfinite().all()
 
 
@@ -26,7 +25,7 @@ def test_noise_equals_splitmix64_computed_with_python_integers():
     mask = 2**64 - 1
     for seed, position in [(0, 0), (-1, 5), (2**63 - 1, 8191), (-(2**63), 1)]:
         key = noise_key(seed, position)
-        row = gumbel_noise([key], 50, CPU)[0].double()
+        row = gumbel_noise(torch.tensor([key]), 50)[0].double()
         for index in range(50):
             state = (key + (index + 1) * 0x9E3779B97F4A7C15) & mask
             state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -42,7 +41,7 @@ def test_keys_differ_for_neighbouring_seeds_and_positions():
 
 
 def test_noise_has_the_mean_and_spread_of_a_gumbel_variable():
-    noise = gumbel_noise([noise_key(7, position) for position in range(40)], 5000, CPU).double()
+    noise = gumbel_noise(torch.tensor([noise_key(7, position) for position in range(40)]), 5000).double()
     assert abs(noise.mean().item() - 0.57722) < 0.01
     assert abs(noise.var().item() - 1.64493) < 0.03
     # Neither neighbours in the vocabulary nor neighbouring positions go together.
@@ -53,6 +52,6 @@ def test_noise_has_the_mean_and_spread_of_a_gumbel_variable():
 
 def test_argmax_with_noise_draws_tokens_as_often_as_their_probability():
     probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05])
-    noise = gumbel_noise([noise_key(3, position) for position in range(20_000)], 4, CPU)
+    noise = gumbel_noise(torch.tensor([noise_key(3, position) for position in range(20_000)]), 4)
     drawn = (probabilities.log() + noise).argmax(dim=1).bincount(minlength=4) / 20_000
     torch.testing.assert_close(drawn, probabilities, atol=0.015, rtol=0)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu import sampler
+from gpu import truncation
 from gpu.noise import gumbel_noise, noise_key
-from gpu.sampler import NOT_FINITE, NOTHING_ALLOWED, SamplingRow, choose
+from gpu.sampler import NOT_FINITE, NOTHING_ALLOWED, Choice, Sampler, SamplingRow
 from gpu.sequence_slot import SequenceSlot
 from protocol.ids import RequestId, Slot
 from protocol.sampling import SamplingParams
 from protocol.step import NewSequence
+from tests.helpers import reference_sampler
 from tests.helpers.runner_conformance import only, params
 
 CPU = torch.device("cpu")
@@ -33,6 +35,11 @@ def random_logits(rows: int, seed: int = 0, vocab_size: int = VOCAB) -> torch.Te
     return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * 3
 
 
+def choose(logits: torch.Tensor, rows: Sequence[SamplingRow], together: bool = False) -> list[Choice]:
+    """Overwrites the logits."""
+    return Sampler(CPU, together).choose(logits, rows).choices()
+
+
 def tokens(logits: torch.Tensor, *rows: SamplingRow) -> list[int]:
     choices = choose(logits.clone(), rows)
     assert all(choice.error is None for choice in choices), choices
@@ -41,7 +48,7 @@ def tokens(logits: torch.Tensor, *rows: SamplingRow) -> list[int]:
 
 def expected_draw(logits: torch.Tensor, kept: set[int], wish: SamplingParams, position: int) -> int:
     """Gumbel-max over the kept tokens, in float64."""
-    noise = gumbel_noise([noise_key(wish.seed, position)], len(logits), CPU)[0].double()
+    noise = gumbel_noise(torch.tensor([noise_key(wish.seed, position)]), len(logits))[0].double()
     scores = logits.double() / wish.temperature + noise
     return max(kept, key=lambda token: scores[token].item())
 
@@ -101,7 +108,7 @@ def test_truncation_keeps_what_the_definitions_say(seed, top_k, top_p, min_p, te
 
 
 def test_top_p_over_a_flat_distribution_sorts_the_whole_vocabulary(monkeypatch):
-    size = 4 * sampler.FIRST_CANDIDATES
+    size = 4 * truncation.FIRST_CANDIDATES
     logits = torch.linspace(0.0, 0.1, size)[None]
     probabilities = logits[0].double().softmax(dim=0).flip(0)
     kept = int((probabilities.cumsum(dim=0) < 0.9).sum()) + 1
@@ -109,7 +116,7 @@ def test_top_p_over_a_flat_distribution_sorts_the_whole_vocabulary(monkeypatch):
         tokens(logits, row(params(temperature=1.0, top_p=0.9, seed=seed), vocab_size=size))[0] for seed in range(200)
     ]
     assert min(drawn) >= size - kept
-    assert min(drawn) < size - sampler.FIRST_CANDIDATES  # so the first candidates were not all there is
+    assert min(drawn) < size - truncation.FIRST_CANDIDATES  # so the first candidates were not all there is
 
 
 def test_penalties_equal_a_plain_reference():
@@ -215,3 +222,81 @@ def test_greedy_rows_are_not_disturbed_by_drawn_ones_beside_them():
     expected = int(logits[0].argmax())
     rows = [row(params(logit_bias={40: -100.0})), row(params(temperature=1.0, top_p=0.9))]
     assert tokens(logits, *rows)[0] == (expected if expected != 40 else tokens(logits[:1], rows[0])[0])
+
+
+SOMETIMES = st.sampled_from([0, 0, 1])
+
+
+@st.composite
+def wishes(draw):
+    """Every feature in some rows, and none in others."""
+    return params(
+        temperature=draw(st.sampled_from([0.0, 0.7, 1.0])),
+        top_k=draw(st.sampled_from([0, 0, 3, 50])),
+        top_p=draw(st.sampled_from([1.0, 0.9, 0.4])),
+        min_p=draw(st.sampled_from([0.0, 0.1])),
+        frequency_penalty=draw(SOMETIMES) * 0.7,
+        presence_penalty=draw(SOMETIMES) * -0.3,
+        repetition_penalty=1.0 + draw(SOMETIMES) * 0.37,
+        logit_bias={5: -3.0, 6: 7.5} if draw(SOMETIMES) else {},
+        allowed_token_ids=list(range(40)) if draw(SOMETIMES) else None,
+        bad_words_token_ids=[[7], [3, 8]] if draw(SOMETIMES) else [],
+        min_tokens=draw(SOMETIMES) * 2,
+        stop_token_ids=[2, 11],
+        seed=draw(st.integers(-(2**63), 2**63 - 1)),
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(wishes(), SOMETIMES), min_size=1, max_size=6), st.integers(0, 1000), st.booleans(), st.data())
+def test_tokens_are_those_of_the_reference_whatever_is_done_together(asked, seed, together, data):
+    """Over steps in which members come and go, and what was chosen is remembered."""
+    ours, theirs = ([row(wish).slot for wish, _ in asked] for _ in range(2))
+    sampler = Sampler(CPU, together)
+    for step in range(4):
+        members = data.draw(st.lists(st.sampled_from(range(len(asked))), min_size=1, unique=True))
+        logits = random_logits(len(members), seed + step)
+        masks = [only(range(9, 60), VOCAB) if asked[i][1] else None for i in members]
+        expected_logits, found_logits = logits.clone(), logits.clone()
+        expected = reference_sampler.choose(
+            expected_logits, [SamplingRow(theirs[i], step, mask) for i, mask in zip(members, masks, strict=True)]
+        )
+        chosen = sampler.choose(
+            found_logits, [SamplingRow(ours[i], step, mask) for i, mask in zip(members, masks, strict=True)]
+        )
+        chosen.grow(None)
+        assert chosen.choices() == expected
+        assert torch.equal(found_logits, expected_logits)
+        for i, choice in zip(members, expected, strict=True):
+            if choice.error is None:
+                theirs[i].append(choice.token_id)
+                ours[i].output_token_ids.append(choice.token_id)
+
+
+def test_a_row_that_failed_leaves_what_was_remembered():
+    wish = params(frequency_penalty=1.0, repetition_penalty=1.5)
+    good, bad = row(wish), row(wish)
+    sampler = Sampler(CPU, together=True)
+    logits = random_logits(2)
+    logits[1] = math.nan
+    sampler.choose(logits, [good, bad]).grow(None)
+    assert good.slot.output_counts.sum() == 1
+    assert bad.slot.output_counts.sum() == 0
+    assert bad.slot.seen.sum() == 3  # the prompt
+
+
+def test_nothing_is_decided_on_the_host_for_a_flat_distribution():
+    size = 4 * truncation.FIRST_CANDIDATES
+    logits = torch.linspace(0.0, 0.1, size)[None]
+    rows = [row(params(temperature=1.0, top_p=0.9, seed=seed), vocab_size=size) for seed in range(40)]
+    for one in rows:
+        assert choose(logits.clone(), [one], together=True) == choose(logits.clone(), [one], together=False)
+
+
+def test_equals_of_the_kth_token_stay_under_top_p_too():
+    size = 3 * truncation.FIRST_CANDIDATES
+    logits = torch.zeros(1, size)
+    rows = [row(params(temperature=1.0, top_k=4, top_p=0.99, seed=seed), vocab_size=size) for seed in range(40)]
+    for one in rows:
+        expected = reference_sampler.choose(logits.clone(), [one])
+        assert choose(logits.clone(), [one]) == choose(logits.clone(), [one], together=True) == expected

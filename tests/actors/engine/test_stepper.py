@@ -6,10 +6,13 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
+import attrs
 import pytest
+import trio
 
 from actors.engine.stepper import open_stepper
 from gpu.runner import Report
+from gpu.started_step import FinishedStep, StartedStep
 from protocol.errors import CheckpointError
 from protocol.messages import ProfileState, SleepTag
 from protocol.spec import EngineFacts
@@ -33,6 +36,9 @@ class GatedRunner:
         if plan.step == 99:
             raise RuntimeError("broken")
         return StepResult(plan.step, [])
+
+    def start(self, plan: StepPlan) -> StartedStep:
+        return FinishedStep(self.step(plan))
 
     def close(self) -> None:
         self.is_closed = True
@@ -64,6 +70,38 @@ async def test_a_plan_may_be_submitted_before_the_one_before_it_is_done():
         assert [(await stepper.result()).step for _ in range(2)] == [1, 2]
         assert runner.begun == [1, 2]
     assert runner.is_closed
+
+
+class AheadRunner(GatedRunner):
+    """Starts at once, and has a result when it is let."""
+
+    def start(self, plan: StepPlan) -> StartedStep:
+        self.begun.append(plan.step)
+        return GatedStep(plan.step, self.gate)
+
+
+@attrs.frozen
+class GatedStep:
+    """Implements gpu.started_step.StartedStep."""
+
+    step: int
+    gate: threading.Semaphore
+
+    def result(self) -> StepResult:
+        self.gate.acquire()
+        return StepResult(self.step, [])
+
+
+async def test_a_plan_is_started_while_the_one_before_it_is_waited_for():
+    runner = AheadRunner()
+    async with open_stepper(lambda report: runner, lambda progress: None) as stepper:
+        stepper.submit(plan(1))
+        stepper.submit(plan(2))
+        with trio.fail_after(10):
+            while runner.begun != [1, 2]:
+                await trio.sleep(0.001)
+        runner.gate.release(2)
+        assert [(await stepper.result()).step for _ in range(2)] == [1, 2]
 
 
 async def test_what_breaks_the_runner_is_raised_for_its_own_plan():
