@@ -40,6 +40,7 @@ KINDS = (
     Kind("kill -9 of a grammar checker", "kill", ("grammar",)),
     Kind("kill -9 of the weights actor", "kill", ("weights",)),
     Kind("kill -9 of engine and output handler at once", "kill", ("engine", "output")),
+    Kind("kill -9 of engine and weights actor at once", "kill", ("engine", "weights")),
     Kind("kill -9 of the engine, and of the next while it starts", "kill twice", ("engine",)),
     Kind("SIGSTOP of the engine", "stop", ("engine",), 60.0),
     Kind("SIGSTOP of the output handler", "stop", ("output",), 60.0),
