@@ -59,6 +59,7 @@ def _sampling(limits: Limits) -> Bounds:
         "seed": {"integer": {"minimum": -(2**63), "maximum": 2**63 - 1}},
         "priority": {"integer": {"minimum": -(2**31), "maximum": 2**31 - 1}},
         "min_tokens": {"integer": {"minimum": 0}},
+        "timeout": {"number": {"exclusiveMinimum": 0}},
         "prompt_logprobs": {"integer": {"minimum": 0, "maximum": limits.max_logprobs}},
         "cache_salt": {"string": {"minLength": 1, "maxLength": limits.max_cache_salt_length}},
         "logit_bias": {
