@@ -31,6 +31,12 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
+def resident_bytes(pid: int) -> int:
+    """Of the process's memory, what is in the machine's."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
 async def wait_until_gone(*pids: int) -> None:
     """To be bounded by the caller."""
     while not all(map(is_gone, pids)):

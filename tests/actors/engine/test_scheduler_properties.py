@@ -23,9 +23,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from actors.engine.hold import Hold
 from actors.engine.scheduler import MAX_IN_FLIGHT
+from actors.engine.sequence import SequenceStatus
 from protocol.ids import ClientIndex, RequestId
-from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
+from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, SleepTag
 from protocol.sampling import Grammar
 from protocol.step import StepPlan
 from tests.helpers.scheduling import DRAFTS, EOS, Bench, Oracle, ScriptedGrammar, a_config, a_request
@@ -171,16 +173,43 @@ class SchedulerMachine(RuleBasedStateMachine):
         for story in theirs:
             story.is_forgotten = True
 
+    @rule(hold=st.sampled_from([Hold.NONE, Hold.NONE, Hold.NEW, Hold.ALL]))
+    def hold(self, hold: Hold):
+        self.scheduler.hold = hold
+
+    @rule(preempts=st.booleans(), sleeps=st.booleans())
+    def reset_prefix_cache(self, preempts: bool, sleeps: bool):
+        """Sometimes the runner forgets everything with it."""
+        used = self.scheduler.stats().kv_blocks_used
+        was_done = self.scheduler.reset_prefix_cache(preempts=preempts)
+        assert was_done == (preempts or used == 0)
+        if was_done:
+            assert not self.scheduler._pool._by_hash
+        if was_done and sleeps and not self.plans:
+            self.bench.runner.sleep(2)
+            self.bench.runner.wake(list(SleepTag))
+
+    @rule(sure=st.integers(0, 5))
+    def abort_all(self, sure: int):
+        """Rarely, since little happens after it."""
+        if sure == 0:
+            self.take(self.scheduler.abort_all("enough"))
+            assert not self.scheduler.has_work
+
     @precondition(lambda self: len(self.plans) < self.max_in_flight)
     @rule()
     def schedule(self):
+        hold = self.scheduler.hold
+        begun = {s.request_id for s in self.scheduler._live.values() if s.status is not SequenceStatus.WAITING}
         decoding = [s for s in self.scheduler._running if s.num_unplanned_tokens == 1 and not s.is_about_to_end]
         plan = self.bench.schedule()
         if plan is None:
-            assert self.plans or not self.scheduler.has_work
+            assert self.plans or hold is Hold.ALL or not (begun if hold else self.scheduler.has_work)
             return
+        assert hold is not Hold.ALL
         self.plans.append(plan)
         assert plan.rows
+        assert hold is Hold.NONE or begun >= {new.request_id for new in plan.new_sequences}
         left_out = {s.slot for s in decoding} - {None} - {row.slot for row in plan.rows}
         assert not left_out or self.scheduler.stats().kv_blocks_used == self.bench.config.num_blocks
 
@@ -245,6 +274,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self):
         if not self.stories:
             return
+        self.scheduler.hold = Hold.NONE
         for _ in range(20_000):
             if not self.scheduler.has_work:
                 break
@@ -262,7 +292,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         assert story.end is not None, f"{story.request.request_id} never ended"
         undisturbed = self.run_undisturbed(story.request)
-        if "KV blocks" in str(story.end.error):
+        if story.end.finish_reason is FinishReason.ABORT:
+            assert story.end.error == "enough"
+            assert undisturbed.tokens[: len(story.tokens)] == story.tokens
+        elif "KV blocks" in str(story.end.error):
             assert story.end.finish_reason is FinishReason.ERROR
             assert undisturbed.tokens[: len(story.tokens)] == story.tokens
         else:
