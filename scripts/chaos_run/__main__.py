@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Awaitable, Callable
@@ -99,12 +100,17 @@ def main(
         print(f"scripts/chaos, seed {seed}: {error}", file=sys.stderr)
         return 1
     if output is not None:
-        output.write_text(json.dumps(record, indent=1))
+        output.write_text(json.dumps({"conditions": conditions(), **record}, indent=1))
     for complaint in complaints[:FIRST_COMPLAINTS]:
         print(f"FAILED (seed {seed}): {complaint}", file=sys.stderr)
     if len(complaints) > FIRST_COMPLAINTS:
         print(f"… and {len(complaints) - FIRST_COMPLAINTS} more", file=sys.stderr)
     return 1 if complaints else 0
+
+
+def conditions() -> dict[str, Any]:
+    """At the end of the run: other work on the machine makes pauses longer."""
+    return {"cores": len(os.sched_getaffinity(0)), "load_average": os.getloadavg()}
 
 
 Work = tuple[dict[str, Any], list[str]]
