@@ -6,6 +6,7 @@ home directory that machines share, or another version of the source gets its ow
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -30,6 +31,8 @@ FLAGS = (
     "-pthread",
 )
 TIMEOUT_SECONDS = 300.0
+NO_ROOM = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
+"""What a compiler says of it that cannot write its result."""
 
 logger = logging.getLogger("trillm.kernels")
 
@@ -97,11 +100,19 @@ def _compile(compiler: str, options: Sequence[str], output: Path) -> None:
     command = [compiler, *options, str(SOURCE / "program.cpp"), "-o", str(output)]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+            env=os.environ | {"LC_ALL": "C"},
         )
     except subprocess.TimeoutExpired as error:
         raise BuildError(f"{compiler} took more than {TIMEOUT_SECONDS:.0f} s") from error
     if done.returncode != 0:
+        if any(reason in done.stderr for reason in NO_ROOM):
+            raise CacheError(f"{output.parent} is full")
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
         raise BuildError(f"{compiler} failed: {errors[0] if errors else f'status {done.returncode}'}")
 
