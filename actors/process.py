@@ -87,6 +87,11 @@ class ChildProcess:
             return f"killed by {SIGNAL_NAMES.get(-code, f'signal {-code}')}"
         return f"exited with status {code}"
 
+    def give_way(self, nice: int) -> None:
+        """Let others have the processor first, from 0 (nobody) to 19 (everybody). For the rest of its life."""
+        if self._popen.poll() is None:
+            os.setpriority(os.PRIO_PROCESS, self.pid, nice)
+
     def kill(self) -> None:
         if self._popen.poll() is None:
             self._popen.kill()

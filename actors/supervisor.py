@@ -53,6 +53,8 @@ WEIGHTS_SECONDS = 300.0
 """How long an engine waits for the weights actor, over all its incarnations; after that it loads by itself."""
 
 WEIGHTS = "weights-0"
+WEIGHTS_NICE = 10
+"""Most often it only looks whether a file is there, while those that are to serve are importing."""
 
 logger = logging.getLogger("trillm.supervisor")
 
@@ -248,8 +250,11 @@ class Supervisor:
 
     async def _weights_incarnation(self) -> None:
         spec = WeightsSpec(self._new_epoch(), self._spec.engine)
+        record = self._records[WEIGHTS]
         try:
-            async with self._incarnation(self._records[WEIGHTS], spec) as heard:
+            async with self._incarnation(record, spec) as heard:
+                if record.process is not None:
+                    record.process.give_way(WEIGHTS_NICE)
                 async for facts in heard:
                     assert isinstance(facts, WeightsFacts)
                     self._weights = Weights(facts)

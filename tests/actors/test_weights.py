@@ -116,6 +116,7 @@ async def test_killed_engines_and_weights_actors_come_back_and_find_each_other(c
     async with open_house(house_spec(checkpoint)) as watched:
         await watched.until_ready("engine-0", "output-0", "weights-0")
         assert not watched.state("weights-0").is_needed
+        assert os.getpriority(os.PRIO_PROCESS, watched.state("weights-0").pid) > 0
         await watched.kill("engine-0")
         assert mapped_lines(watched.state("engine-0").pid) > 0
 
