@@ -20,7 +20,7 @@ class OneLineASecond(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.exc_info = None
-        if record.created - self._latest < 1.0:
+        if 0.0 <= record.created - self._latest < 1.0:  # the clock may have been set back
             return False
         self._latest = record.created
         return True

@@ -51,3 +51,10 @@ def test_after_a_second_there_is_another_line() -> None:
         if only.filter(record):
             told.append(created)
     assert told == [10.0, 11.0, 12.5]
+
+
+def test_a_clock_that_is_set_back_silences_nobody() -> None:
+    only = OneLineASecond()
+    created = [5000.0, 5000.5, 100.0, 100.5, 101.5]
+    records = [logging.makeLogRecord({"created": moment}) for moment in created]
+    assert [record.created for record in records if only.filter(record)] == [5000.0, 100.0, 101.5]
