@@ -140,6 +140,9 @@ class TorchRunner:
 
     @torch.inference_mode()
     def sleep(self, level: int) -> list[SleepTag]:
+        for started in self._underway:
+            started.result()
+        self._underway = []
         if level > 0:
             self._release_kv()
         if level > 1 and self._reload is not None:

@@ -8,38 +8,33 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Protocol, assert_never, final
+from typing import assert_never, final
 
-import msgspec
 import trio
 
 from actors.child import Control, Pulse
 from actors.engine.grammar import GrammarCompiler
 from actors.engine.operations import Operations, Rest
 from actors.engine.proposer import make_proposer
+from actors.engine.publisher import Client, Publisher
 from actors.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.stepper import Stepper, open_stepper
 from actors.engine.weights_offer import open_offer
 from gpu.runner import open_runner
 from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
-from protocol.errors import ConflictError, TrillmError
+from protocol.errors import TrillmError
 from protocol.ids import ClientIndex, Epoch, RequestId
-from protocol.links import Inbox, Outbox, open_links, receive_batch, send_in_parts
+from protocol.links import Inbox, open_links, receive_batch
 from protocol.messages import (
     AbortRequest,
     EngineCoreOutput,
-    EngineCoreOutputs,
     EngineCoreRequest,
-    EngineHeartbeat,
     EngineInput,
-    EngineOutput,
     FinishReason,
     ResyncRequest,
-    UtilityReply,
     UtilityRequest,
     UtilityResult,
-    Welcome,
 )
 from protocol.spec import EngineSpec
 from protocol.step import StepPlan
@@ -53,65 +48,6 @@ UNKNOWN_SECONDS = 2.0
 logger = logging.getLogger("trillm.engine")
 
 Addressed = Iterable[tuple[ClientIndex, EngineCoreOutput]]
-
-
-class Client(Protocol):
-    """One client's output socket: an outbox, and an inbox of its subscription's coming (True) and going (False)."""
-
-    def send_nowait(self, value: EngineOutput) -> None: ...
-
-    async def receive(self) -> bool: ...
-
-
-@final
-class Publisher:
-    """Numbers what is said to one client. Nothing is said before it has subscribed: ZMQ would drop it."""
-
-    def __init__(self, epoch: Epoch, client_index: ClientIndex, outbox: Outbox[EngineOutput]) -> None:
-        self._epoch = epoch
-        self._index = client_index
-        self._outbox = outbox
-        self._next_seq = 0
-        self._subscribed = False
-
-    def welcome(self) -> None:
-        self._subscribed = True
-        self._outbox.send_nowait(Welcome(self._epoch, self._index, self._next_seq))
-
-    def farewell(self) -> None:
-        self._subscribed = False
-
-    def outputs(self, outputs: list[EngineCoreOutput], scheduler: Scheduler) -> None:
-        stats = scheduler.stats()
-
-        def send(part: list[EngineCoreOutput]) -> None:
-            self._numbered(EngineCoreOutputs(self._epoch, self._index, self._next_seq, part, stats))
-
-        send_in_parts(outputs, send, too_large)
-
-    def reply(self, call_id: int, result: UtilityResult | TrillmError) -> None:
-        reply = UtilityReply(self._epoch, self._index, self._next_seq, call_id)
-        if isinstance(result, TrillmError):
-            is_conflict = isinstance(result, ConflictError)
-            self._numbered(msgspec.structs.replace(reply, error=result.message, is_conflict=is_conflict))
-        else:
-            self._numbered(msgspec.structs.replace(reply, result=result))
-
-    def heartbeat(self, scheduler: Scheduler) -> None:
-        if self._subscribed:
-            self._outbox.send_nowait(EngineHeartbeat(self._epoch, self._index, self._next_seq, scheduler.stats()))
-
-    def _numbered(self, message: EngineOutput) -> None:
-        if self._subscribed:
-            self._outbox.send_nowait(message)
-        self._next_seq += 1
-
-
-def too_large(output: EngineCoreOutput) -> EngineCoreOutput:
-    """What a client gets instead of log-probabilities that no frame holds. (The request may go on in the engine until
-    the output handler has aborted it.)"""
-    error = "the log-probabilities of this output are too large to be sent; ask for fewer"
-    return EngineCoreOutput(output.request_id, output.offset, [], finish_reason=FinishReason.ERROR, error=error)
 
 
 @final
@@ -254,7 +190,7 @@ class Engine:
                 scope.cancel()
         self._scheduler.abort(index, ids)
         # An abort has no answer, but the gauges that the client shows should not wait for the next step.
-        self._publishers[index].heartbeat(self._scheduler)
+        self._publishers[index].heartbeat(self._scheduler.stats())
 
     async def _compile_and_add(self, request: EngineCoreRequest, scope: trio.CancelScope) -> None:
         """Off the step loop, since compiling may take long; a grammar that fails costs only its own request."""
@@ -282,7 +218,7 @@ class Engine:
         for index, output in addressed:
             by_client[index].append(output)
         for index, outputs in by_client.items():
-            self._publishers[index].outputs(outputs, self._scheduler)
+            self._publishers[index].outputs(outputs, self._scheduler.stats())
 
     async def _watch_subscription(self, index: ClientIndex, client: Client) -> None:
         while True:
@@ -302,7 +238,7 @@ class Engine:
             await trio.sleep(HEARTBEAT_SECONDS)
             self._publish(self._scheduler.expire(self._clock()))  # also while no step is made
             for publisher in self._publishers.values():
-                publisher.heartbeat(self._scheduler)
+                publisher.heartbeat(self._scheduler.stats())
 
 
 def make_engine(

@@ -12,6 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from app.engine import Prompt
+from app.engine_calls import combined
 from app.engine_client import ActorEngineClient
 from protocol.errors import ConflictError, DeadlineError, UnavailableError
 from protocol.messages import (
@@ -286,6 +287,12 @@ async def test_a_profile_has_the_steps_between_its_start_and_its_stop(checkpoint
         assert (stopped.path, stopped.num_steps, stopped.is_cut_off) == (started.path, 4, False)
         events = json.loads(await trio.Path(stopped.path).read_bytes())["traceEvents"]
         assert [event["name"] for event in events] == [f"step {number}, 1 rows" for number in range(1, 5)]
+
+
+def test_several_engines_are_held_as_far_as_any_of_them_is():
+    one, other = RunState(True, 1, [SleepTag.KV_CACHE]), RunState(False, 2, [SleepTag.KV_CACHE, SleepTag.WEIGHTS])
+    assert combined([]) == combined([RunState(), RunState()]) == RunState()
+    assert combined([one, RunState(), other]) == RunState(True, 2, [SleepTag.KV_CACHE, SleepTag.WEIGHTS])
 
 
 async def test_without_a_directory_there_are_no_profiles(checkpoint, autojump_clock):

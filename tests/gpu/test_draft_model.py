@@ -17,7 +17,7 @@ from gpu.sequence_slot import SequenceSlot
 from gpu.torch_runner import TorchRunner
 from protocol.errors import CheckpointError
 from protocol.ids import RequestId, Slot
-from protocol.messages import EngineCoreRequest
+from protocol.messages import EngineCoreRequest, SleepTag
 from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat
 from protocol.step import NewSequence
 from tests.helpers import tiny_checkpoints, wide_checkpoints
@@ -224,3 +224,23 @@ def test_nothing_is_guessed_beyond_the_end_or_with_tokens_that_one_of_both_lacks
         assert len(drafter.draft({Slot(2): a_slot([5, 6], max_tokens=3)})[Slot(2)]) == 2
         assert drafter.draft({Slot(3): a_slot([5, 6], max_tokens=1)}) == {}
         assert drafter.draft({}) == {}
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_after_a_sleep_it_catches_up_again_and_guesses_as_before(checkpoints: Checkpoints, level: int):
+    undisturbed = serve(checkpoints.spec(checkpoints.itself), CONFIG, *REQUESTS)
+    spec = checkpoints.spec(checkpoints.itself)
+    runner = TorchRunner.load(spec, lambda _: None)
+    bench = Bench(checkpoints.itself, CONFIG, speculative=DraftModelSpec(4, str(checkpoints.itself)), runner=runner)
+    for request in REQUESTS:
+        bench.add(request)
+    for _ in range(6):
+        bench.step()
+    assert bench.scheduler.reset_prefix_cache(preempts=True)
+    bench.runner.sleep(level)
+    assert bench.runner.wake(list(SleepTag)) == []
+    bench.run()
+    bench.runner.close()
+    for request in REQUESTS:
+        assert told(bench, request) == told(undisturbed, request)
+    assert bench.scheduler.stats().spec_decode_num_accepted_tokens > 0
