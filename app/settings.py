@@ -90,6 +90,9 @@ class Settings:
     """KV blocks, instead of what the memory allows (vLLM's name; on a CPU too)."""
     kv_cache_memory_bytes: Annotated[int | None, Parameter(group=CACHE)] = None
     """Memory for the KV pool."""
+    kv_cache_dtype: Annotated[Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"], Parameter(group=CACHE)] = "auto"
+    """What keys and values are kept in. "fp8" (which is e4m3) has room for twice the tokens of a 16-bit cache, and is
+    less exact; the CPU kernels refuse it."""
     scheduling_policy: Annotated[Literal["fcfs", "priority"], Parameter(group=CACHE)] = "fcfs"
     """"priority" runs requests with a lower `priority` first."""
     enable_prefix_caching: Annotated[bool, Parameter(group=CACHE)] = True
@@ -178,6 +181,7 @@ class Settings:
             block_size=self.block_size,
             num_gpu_blocks_override=self.num_gpu_blocks_override,
             kv_cache_memory_bytes=self.kv_cache_memory_bytes,
+            kv_cache_dtype=self.kv_cache_dtype,
             scheduling_policy=self.scheduling_policy,
             enable_prefix_caching=self.enable_prefix_caching,
             async_scheduling=self.async_scheduling,

@@ -18,6 +18,7 @@ from gpu.batch import StepBatch
 from gpu.config import ModelConfig
 from gpu.graph_plan import GraphPlan
 from gpu.graphs import Capture, CudaCapture, DecodeGraphs
+from gpu.kv_dtype import is_fp8, kv_dtype
 from gpu.kv_pool import KvPool, KvPoolSize
 from gpu.last_tokens import LastTokens
 from gpu.models.decoder import Decoder
@@ -59,14 +60,15 @@ def cuda_model(
 ) -> TorchModel:
     """A model with a pool of `size`. Raises StartError if the spec asks for what this device does not do."""
     dtype, device = decoder.embedding.dtype, decoder.embedding.device
+    kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
     backend = _pick_backend(spec, config, decoder, size.max_model_len, parts.varlen)
     last_tokens = LastTokens(spec.max_num_seqs, device)
     if not isinstance(backend, VarlenBackend) or (reason := _why_no_graphs(spec, config)) is not None:
         logger.info("attention: %s; no graphs", backend.name)
-        pool = KvPool(size, config, dtype, device)
+        pool = KvPool(size, config, kept_in, device, dtype)
         return TorchModel(decoder, config, pool, weights_bytes, backend, last_tokens=last_tokens)
     # One block more than the scheduler knows of, for the rows that fill up a graph.
-    pool = KvPool(attrs.evolve(size, num_blocks=size.num_blocks + 1), config, dtype, device)
+    pool = KvPool(attrs.evolve(size, num_blocks=size.num_blocks + 1), config, kept_in, device, dtype)
     most = None if backend.access is KvAccess.PAGED else GATHERED_TOKENS // size.block_size
     plan = GraphPlan(spec.max_num_seqs, size.max_model_len, size.block_size, size.num_blocks, most)
 
@@ -92,8 +94,13 @@ def _pick_backend(
     if config.attention_softcap is not None:
         reasons.append("the model bounds its scores")
     else:
+        kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
         for access in (KvAccess.PAGED, KvAccess.GATHERED):
-            if (reason := why_not(varlen, access, shape, dtype, device, fixed)) is None:
+            if access is KvAccess.PAGED and is_fp8(kept_in):
+                reason: str | None = f"it does not read a cache of {spec.kv_cache_dtype}"
+            else:
+                reason = why_not(varlen, access, shape, dtype, device, fixed)
+            if reason is None:
                 return VarlenBackend(varlen, access, config.windows, spec.block_size, device, fixed)
             logger.info("attention is not varlen, %s: %s", access, reason)
             reasons.append(f"{access}: {reason}")

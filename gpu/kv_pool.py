@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 import torch
 
+from gpu.kv_dtype import is_fp8, rounded
 from gpu.model_shape import ModelShape
 from protocol.errors import CheckpointError
 from protocol.spec import EngineSpec
@@ -89,8 +90,17 @@ def _available_memory() -> int:
 class KvPool:
     """keys and values: [layers, num_blocks, block_size, kv_heads, head_dim]."""
 
-    def __init__(self, size: KvPoolSize, config: ModelShape, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        size: KvPoolSize,
+        config: ModelShape,
+        dtype: torch.dtype,
+        device: torch.device,
+        compute_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Kept in `dtype`; gathered in `compute_dtype`, which is the same unless told."""
         self.size = size
+        self.compute_dtype = compute_dtype or dtype
         self._heads = (config.num_kv_heads, config.head_dim)
         self._shape = (config.num_layers, size.num_blocks, size.block_size, *self._heads)
         self._dtype = dtype
@@ -122,22 +132,27 @@ class KvPool:
 
     def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store [tokens, kv_heads, head_dim] at slots [tokens] (block * block_size + offset) of a layer."""
-        key_slots, value_slots = self._slots[layer]
-        key_slots.index_copy_(0, slots, keys.flatten(1))
-        value_slots.index_copy_(0, slots, values.flatten(1))
+        for rows, new in zip(self._slots[layer], (keys, values), strict=True):
+            rows.index_copy_(0, slots, _movable(rounded(new.flatten(1), self._dtype)))
 
     def gather(self, layer: int, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of the blocks [count] one after the other: each [count * block_size, kv_heads, head_dim]."""
-        keys, values = (rows.index_select(0, blocks) for rows in self._blocks[layer])
-        return keys.view(-1, *self._heads), values.view(-1, *self._heads)
+        found = (rows.index_select(0, blocks).view(self._dtype) for rows in self._blocks[layer])
+        keys, values = (rows.view(-1, *self._heads).to(self.compute_dtype) for rows in found)
+        return keys, values
 
     def clear(self, blocks: torch.Tensor) -> None:
         """Zero the blocks [count] in every layer."""
-        self.keys.index_fill_(1, blocks, 0.0)
-        self.values.index_fill_(1, blocks, 0.0)
+        _movable(self.keys).index_fill_(1, blocks, 0)
+        _movable(self.values).index_fill_(1, blocks, 0)
 
     def _rows(self, layer: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.keys[layer].view(count, -1), self.values[layer].view(count, -1)
+        return _movable(self.keys[layer]).view(count, -1), _movable(self.values[layer]).view(count, -1)
+
+
+def _movable(x: torch.Tensor) -> torch.Tensor:
+    """The same memory in a type whose rows torch can move: bytes for 8-bit floats, whose zero is a byte of 0."""
+    return x.view(torch.uint8) if is_fp8(x.dtype) else x
 
 
 def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

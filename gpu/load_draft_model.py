@@ -62,4 +62,5 @@ def _draft_spec(spec: EngineSpec, speculative: DraftModelSpec) -> EngineSpec:
         kv_cache_memory_bytes=kv_bytes,
         quantization=None,
         batch_invariant=False,
+        kv_cache_dtype="auto",
     )

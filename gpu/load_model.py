@@ -18,6 +18,7 @@ from gpu.kernels.build import find_library
 from gpu.kernels.laid_out import laid_out_path, map_laid_out, open_laid_out
 from gpu.kernels.laid_out_file import laid_out_directory
 from gpu.kernels.library import KernelLibrary, open_library
+from gpu.kv_dtype import kv_dtype
 from gpu.kv_pool import KvPool, KvPoolSize, free_bytes, kv_pool_size
 from gpu.linear_change import check_quantization, linear_change
 from gpu.model import Model
@@ -71,13 +72,14 @@ def load_model(spec: EngineSpec, report: Report, offer: WeightsOffer | None = No
     loader = loader or WeightLoader(source, dtype, device, report)
     decoder = Decoder.load(config, loader, change)
     weights_bytes = loader.num_bytes - (0 if change is None else change.saved_bytes)
-    size = kv_pool_size(spec, config, dtype, *free_bytes(device))
+    kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
+    size = kv_pool_size(spec, config, kept_in, *free_bytes(device))
     if device.type == "cuda":
         from gpu.cuda_model import cuda_model, cuda_parts  # imports what a CPU does not need
 
         model = cuda_model(spec, config, decoder, size, weights_bytes, cuda_parts())
     else:
-        model = TorchModel(decoder, config, KvPool(size, config, dtype, device), weights_bytes)
+        model = TorchModel(decoder, config, KvPool(size, config, kept_in, device, dtype), weights_bytes)
     torch.set_num_threads(compute_threads(spec.threads))
     return model, size
 
@@ -96,8 +98,10 @@ def _with_transformers(
     model = load_transformers(
         Path(spec.checkpoint), unknown.message, lambda saved: pick_dtype(spec.dtype, saved, device), device
     )
-    size = kv_pool_size(spec, model.shape, DTYPES[model.dtype], *free_bytes(device))
-    model.use_pool(KvPool(size, model.shape, DTYPES[model.dtype], device))
+    dtype = DTYPES[model.dtype]
+    kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
+    size = kv_pool_size(spec, model.shape, kept_in, *free_bytes(device))
+    model.use_pool(KvPool(size, model.shape, kept_in, device, dtype))
     return model, size
 
 
@@ -135,6 +139,11 @@ def _native(
     choice = choose_native(spec, config, source)
     if choice is None:
         return None
+    if spec.kv_cache_dtype != "auto":
+        raise StartError(
+            f"--kv-cache-dtype {spec.kv_cache_dtype} is not for the CPU kernels, whose cache is float16; "
+            "--dtype float32 computes with torch, which has it"
+        )
     plan, library, path = choice.plan, choice.library, choice.path
     laid_out = None if path is None else map_laid_out(path, plan.stacks)
     if laid_out is None and offer is not None:

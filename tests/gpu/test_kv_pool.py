@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from gpu.config import ModelConfig
+from gpu.kv_dtype import kv_dtype
 from gpu.kv_pool import KvPool, KvPoolSize, free_bytes, kv_block_bytes, kv_pool_size
-from protocol.errors import CheckpointError
+from protocol.errors import CheckpointError, StartError
 from protocol.ids import EngineIndex, Epoch
 from protocol.spec import EngineSpec
 
@@ -93,3 +94,35 @@ def test_clear_empties_the_blocks_in_every_layer_and_no_other():
     for tensor in (pool.keys, pool.values):
         assert tensor[:, [1, 3]].count_nonzero() == 0
         assert tensor[:, [0, 2]].isnan().all()
+
+
+@pytest.mark.parametrize("name", ["fp8", "fp8_e4m3", "fp8_e5m2"])
+def test_an_8_bit_pool_holds_twice_the_blocks_and_nearly_the_same_numbers(name):
+    kept_in = kv_dtype(name, torch.bfloat16)
+    assert kv_block_bytes(CONFIG, 16, kept_in) == kv_block_bytes(CONFIG, 16, torch.bfloat16) // 2
+    pool = KvPool(size(num_gpu_blocks_override=3), CONFIG, kept_in, CPU, torch.bfloat16)
+    keys, values = (torch.randn(3, 2, 8).to(torch.bfloat16) for _ in range(2))
+    pool.write(1, torch.tensor([47, 16, 0]), keys, values)
+    found_keys, found_values = pool.gather(1, torch.tensor([2, 1, 0]))
+    assert found_keys.dtype == found_values.dtype == torch.bfloat16
+    mantissa = {torch.float8_e4m3fn: 2**-4, torch.float8_e5m2: 2**-3}[kept_in]  # half a unit in the last place
+    torch.testing.assert_close(found_keys[[15, 16, 32]], keys, rtol=mantissa, atol=2**-9)
+    torch.testing.assert_close(found_values[[15, 16, 32]], values, rtol=mantissa, atol=2**-9)
+    pool.clear(torch.tensor([0, 1, 2]))
+    assert pool.gather(1, torch.tensor([0, 1, 2]))[0].count_nonzero() == 0
+
+
+def test_what_8_bits_do_not_reach_becomes_their_largest_and_nan_stays():
+    pool = KvPool(size(num_gpu_blocks_override=1), CONFIG, torch.float8_e4m3fn, CPU, torch.float32)
+    keys = torch.zeros(1, 2, 8)
+    keys[0, 0, :3] = torch.tensor([1e9, -1e9, torch.nan])
+    pool.write(0, torch.tensor([0]), keys, keys)
+    first = pool.gather(0, torch.tensor([0]))[0][0, 0]
+    assert first[:2].tolist() == [448.0, -448.0]
+    assert first[2].isnan()
+
+
+def test_a_cache_type_that_is_not_known_is_refused():
+    assert kv_dtype("auto", torch.float16) == torch.float16
+    with pytest.raises(StartError, match="--kv-cache-dtype 'int4' is none of auto, fp8"):
+        kv_dtype("int4", torch.float16)
