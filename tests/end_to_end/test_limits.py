@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import socket
+import struct
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -128,19 +129,33 @@ def server_command(checkpoint: Path, soft: int, hard: int | None = None) -> list
     return ["sh", "-c", f'{limits}; exec "$@"', "sh", sys.executable, "-m", "app.cli", "serve", str(checkpoint), *flags]
 
 
-@pytest.mark.parametrize("asks", [True, False], ids=["that was used", "that was not used"])
-async def test_an_idle_connection_that_its_client_closes_gives_its_descriptor_back(checkpoint, asks):
-    async with open_server(checkpoint) as server:
+ASKED = {
+    "nothing": b"",
+    "half a request": b"GET /health HTTP/1.1\r\nHost:",
+    "a whole one": b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a stream that it leaves": post(BODY | {"max_tokens": 1500}),
+    "a plain answer that it leaves": post(BODY | {"max_tokens": 1500, "stream": False}),
+    "no HTTP": b"\x16\x03\x01 hello\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
+async def test_a_connection_that_its_client_ends_gives_its_descriptor_back_at_once(checkpoint, reset):
+    async with open_server(checkpoint, *SLOW) as server:
         await server.until_ready()
         before = num_descriptors(server.pid)
-        for _ in range(20):
-            async with await connect(server) as client:
-                if asks:
-                    await client.send_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                    assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
-        with trio.fail_after(5):
-            while num_descriptors(server.pid) > before:
-                await trio.sleep(0.02)
+        for what, asked in ASKED.items():
+            for _ in range(10):
+                async with await connect(server) as client:
+                    await client.send_all(asked)
+                    if what in ("a whole one", "a stream that it leaves"):
+                        assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
+                    if reset:
+                        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with trio.move_on_after(5) as within:
+                while num_descriptors(server.pid) > before:
+                    await trio.sleep(0.02)
+            assert not within.cancelled_caught, what
 
 
 async def test_out_of_descriptors_an_actor_is_still_restarted_and_service_resumes(checkpoint):
