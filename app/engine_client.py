@@ -338,8 +338,9 @@ class ActorEngineClient:
             self.incidents.deadlines += 1
             return entry.deadline.error()
         self.incidents.queue_timeouts += 1
+        reason = "the engine is paused or asleep" if self._calls.run_state.is_held else "it has too much to do"
         return UnavailableError(
-            f"No token within {self._max_queue_seconds:g} s (the server's --max-queue-time): it has too much to do",
+            f"No token within {self._max_queue_seconds:g} s (the server's --max-queue-time): {reason}",
             code="queue_timeout",
         )
 

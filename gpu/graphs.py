@@ -7,8 +7,9 @@ rest is tested with a recorder that calls the function again.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 import torch
@@ -39,7 +40,8 @@ class CudaCapture:
     """Records with torch.cuda.graph; all graphs share one pool of memory, since one runs at a time."""
 
     def __init__(self) -> None:
-        self._pool: Any = None  # torch's handle of the pool
+        self._alive: weakref.WeakSet[CudaReplay] = weakref.WeakSet()
+        """Whose pool the next one shares. A pool goes with its last graph, and torch's handle of it is void then."""
 
     def __call__(self, run: Callable[[], torch.Tensor]) -> Replay:
         aside = torch.cuda.Stream()
@@ -48,10 +50,11 @@ class CudaCapture:
             run()
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=next((other.graph.pool() for other in self._alive), None)):
             out = run()
-        self._pool = graph.pool()
-        return CudaReplay(graph, out)
+        replay = CudaReplay(graph, out)
+        self._alive.add(replay)
+        return replay
 
 
 @attrs.frozen(eq=False)

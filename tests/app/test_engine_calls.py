@@ -187,6 +187,14 @@ async def test_a_shallower_sleep_does_not_wake(checkpoint, autojump_clock):
         assert await one(client, Sleep(0, KEEP)) == await one(client, Sleep(1, KEEP)) == deep
 
 
+async def test_who_may_not_wait_so_long_is_told_what_it_waits_for(checkpoint, autojump_clock):
+    async with open_slow(checkpoint, max_queue_seconds=5.0) as (client, _, _):
+        await one(client, Sleep(1))
+        with pytest.raises(UnavailableError, match="paused or asleep"):
+            await collect(client, *SHORT)
+        assert client.num_requests == 0
+
+
 # ---------------------------------------------------------------------- deaths
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import attrs
+import msgspec
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from gpu.load_model import compute_threads, pick_device
 from gpu.torch_runner import PROMPT_LOGITS_ROWS, TorchRunner
 from protocol.errors import CheckpointError, StartError
 from protocol.ids import EngineIndex, Epoch, RequestId, Slot
+from protocol.messages import SleepTag
 from protocol.spec import EngineSpec
 from protocol.step import NewSequence, Row, StepPlan
 from tests.helpers.runner_conformance import Driver, params
@@ -152,3 +155,34 @@ def test_devices_and_types_that_are_not_here_are_refused(checkpoint):
 def test_threads_are_bounded():
     assert compute_threads(3) == 3
     assert compute_threads(None) >= 1
+
+
+def test_weights_that_cannot_be_read_again_stay_asleep_until_they_can(tmp_path):
+    make_checkpoint(tmp_path, "llama")
+    runner = load(tmp_path)
+    expected = runner.step(plan_of(1, (0, [5, 6, 7], [0])))
+    assert runner.sleep(2) == [SleepTag.KV_CACHE, SleepTag.WEIGHTS]
+    weights = tmp_path / "model.safetensors"
+    weights.rename(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="holds no weights"):
+        runner.wake(list(SleepTag))
+    (tmp_path / "elsewhere").rename(weights)
+    assert runner.sleep(1) == [SleepTag.KV_CACHE, SleepTag.WEIGHTS]
+    assert runner.wake(list(SleepTag)) == []
+    plan = msgspec.structs.replace(plan_of(2, (0, [5, 6, 7], [0])), freed_slots=[Slot(0)])
+    assert runner.step(plan).sampled == expected.sampled
+    runner.close()
+
+
+def test_what_sleeps_deep_keeps_its_number_of_blocks_and_its_length(tmp_path):
+    make_checkpoint(tmp_path, "llama")
+    runner = load(tmp_path, num_gpu_blocks_override=None, kv_cache_memory_bytes=2**20)
+    facts, pool = runner.facts, runner._model.pool.size
+    runner.sleep(2)
+    runner.wake([SleepTag.WEIGHTS])
+    assert runner._model.pool.is_released
+    runner.wake([SleepTag.KV_CACHE])
+    assert not runner._model.pool.is_released
+    assert attrs.evolve(runner._model.pool.size, num_bytes=0) == attrs.evolve(pool, num_bytes=0)
+    assert (facts.num_blocks, facts.max_model_len) == (pool.num_blocks, pool.max_model_len)
+    runner.close()
