@@ -24,7 +24,7 @@ PARTS = 10
 """The footprints are told after each; the first is for warming up."""
 GROWTH_BYTES = 8 * 2**20
 """Of resident memory after the first part: an allocator's arenas, once."""
-GROWTH_PER_REQUEST = 200
+GROWTH_PER_REQUEST = 32
 """Bytes on top: less than a request's smallest struct that is not freed would take, over many of them."""
 SETTLE_SECONDS = 15.0
 
