@@ -17,7 +17,7 @@ import trio
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.specs.openapi import checks
 
-from app.operations import OPERATIONS
+from app.operations import EVENT_STREAM, OPERATIONS
 from tests.helpers.server import Server, open_server
 
 FEW = 10
@@ -40,7 +40,13 @@ def ask(case: schemathesis.Case, session: requests.Session) -> None:
     response = case.call(session=session, timeout=SECONDS)
     asked_for = (501, 504) if isinstance(case.body, dict) and "timeout" in case.body else (501,)
     assert response.status_code < 500 or response.status_code in asked_for, f"{case.as_curl_command()}\n{response.text}"
-    case.validate_response(response, checks=CHECKS)
+    if EVENT_STREAM in response.headers["content-type"][0]:
+        # Of a stream the document has the text as a whole; schemathesis would hold each event against that, and leaves
+        # after the first ones.
+        assert response.text.startswith("data: ")
+        case.validate_response(response, checks=CHECKS[:-1])
+    else:
+        case.validate_response(response, checks=CHECKS)
 
 
 def ask_all(url: str, names: list[str], modes: list[schemathesis.GenerationMode]) -> int:
@@ -87,7 +93,9 @@ async def test_every_answer_to_generated_bodies_is_a_documented_one(checkpoint: 
         names = names_of(has_body=True)
         assert await fuzzed(server, names, mode) >= len(names) * EXAMPLES // 2
         assert {name: pid for name, pid in server.children().items() if name in actors} == actors
-        assert await server.num_requests() == 0
+        with trio.fail_after(5):
+            while await server.num_requests() > 0:
+                await trio.sleep(0.02)
         assert await server.gauge("kv_cache_usage_perc") == 0
 
 
