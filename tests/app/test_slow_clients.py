@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import aclosing
 
 import pytest
 import trio
@@ -35,9 +34,8 @@ async def drip(port: int, first: bytes, rest: bytes, pause: float = 0.05) -> tup
 
         nursery.start_soon(send)
         try:
-            async with aclosing(aiter(stream)) as pieces:
-                async for piece in pieces:
-                    answer += piece
+            async for piece in stream:
+                answer += piece
         except trio.BrokenResourceError:
             pass
         nursery.cancel_scope.cancel()
@@ -54,7 +52,7 @@ async def ask(port: int) -> bytes:
 async def test_headers_that_come_a_byte_at_a_time_are_not_waited_for_and_hold_up_nobody() -> None:
     """hypercorn's keep-alive time, 120 s as we set it, also bounds the time until a request's headers are complete."""
     async with trio.open_nursery() as nursery:
-        port = await serve_on_loopback(make_app().app, nursery, keep_alive_timeout=1)
+        port = await serve_on_loopback(make_app().app, nursery, keep_alive_timeout=2)
         seconds: list[float] = []
 
         async def drip_headers() -> None:
