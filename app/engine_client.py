@@ -34,6 +34,7 @@ from app.engine import Prompt, Readiness
 from app.engine_calls import EngineCalls
 from app.incidents import Incidents
 from app.journal import MAX_DEATHS, TRIAL_DEATHS, Entry
+from app.late_requests import LateRequests
 from app.mailbox import ActorGeneration
 from protocol.errors import BadRequestError, EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
@@ -55,8 +56,6 @@ from protocol.spec import EngineFacts
 
 logger = logging.getLogger("trillm")
 
-EXPIRY_SECONDS = 0.05
-"""The journal is not searched for late requests more often."""
 LATE_SECONDS = 5.0
 """Without a heartbeat, from when on an actor is not trusted with new requests. (The supervisor ends it after 10 s.)"""
 
@@ -92,14 +91,13 @@ class ActorEngineClient:
         self._max_live = max_live_requests
         self._max_queue_seconds = max_queue_seconds
         self._clock = clock
-        self._looked_until = math.inf
-        self._sooner = trio.Event()
         self.incidents = Incidents()
         self._house: House | None = None
         self._facts: EngineFacts | None = None
         self._attached: dict[EngineIndex, Epoch] = {}
         self._stats: dict[EngineIndex, EngineStats] = {}
         self._live: dict[RequestId, Entry] = {}
+        self._late = LateRequests(self._live, self._end, max_queue_seconds, self.incidents)
         self._calls = EngineCalls()
         self._ids = count(1)
         self._draining: str | None = None
@@ -232,7 +230,7 @@ class ActorEngineClient:
         """Serve over this house until cancelled."""
         self._house = house
         house.listen(self._take)
-        await self._end_what_is_late()
+        await self._late.run()
 
     @property
     def _actors(self) -> House:
@@ -264,8 +262,7 @@ class ActorEngineClient:
             for request_id, prompt in zip(list(generation.unfinished), prompts, strict=True):
                 entry = Entry(request_id, prompt, generation, arrival, deadline, drop_at, first_token_by)
                 self._live[request_id] = entry
-                if entry.due < self._looked_until:
-                    self._sooner.set()
+                self._late.note(entry)
                 if not self._send(entry):
                     raise UnavailableError("Not ready: the engine or the output handler has just gone down")
         except TrillmError:
@@ -288,6 +285,11 @@ class ActorEngineClient:
             if entry.engine is not None and entry.engine[0] in loads:
                 loads[entry.engine[0]] += 1
         return min(loads, key=lambda index: loads[index])
+
+    def _end(self, entry: Entry, error: TrillmError) -> None:
+        """This one, with all choices of its call."""
+        entry.generation.fail(error)
+        self._abort(entry.generation)
 
     def _abort(self, generation: ActorGeneration) -> None:
         """Forget what is unfinished, here and in the actors. Idempotent."""
@@ -319,30 +321,6 @@ class ActorEngineClient:
             self.incidents.replays += 1
             if not self._send(entry):
                 entry.engine = None  # it has gone down again: the next one that is up takes it
-
-    async def _end_what_is_late(self) -> None:
-        """One task for all requests: a cancel scope around each wait for a token would cost more than the token."""
-        while True:
-            self._looked_until = min((entry.due for entry in self._live.values()), default=math.inf)
-            self._sooner = trio.Event()
-            with trio.move_on_at(max(self._looked_until, trio.current_time() + EXPIRY_SECONDS)):
-                await self._sooner.wait()
-            now = trio.current_time()
-            for entry in list(self._live.values()):
-                if entry.due <= now and entry.request_id in self._live:  # else another choice of its call was late
-                    entry.generation.fail(self._lateness(entry, now))
-                    self._abort(entry.generation)
-
-    def _lateness(self, entry: Entry, now: float) -> TrillmError:
-        if entry.deadline is not None and entry.deadline.at <= now:
-            self.incidents.deadlines += 1
-            return entry.deadline.error()
-        self.incidents.queue_timeouts += 1
-        reason = "the engine is paused or asleep" if self._calls.run_state.is_held else "it has too much to do"
-        return UnavailableError(
-            f"No token within {self._max_queue_seconds:g} s (the server's --max-queue-time): {reason}",
-            code="queue_timeout",
-        )
 
     # ------------------------------------------------------------------ events
 

@@ -1,0 +1,67 @@
+"""Ends live requests that have waited too long: for their end (a deadline) or their beginning (the queue's limit).
+
+One task for all requests of the engine client, which owns it: a cancel scope around each wait for a token would cost
+more than the token does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import final
+
+import trio
+
+from app.incidents import Incidents
+from app.journal import Entry
+from protocol.errors import TrillmError, UnavailableError
+from protocol.ids import RequestId
+
+LOOK_SECONDS = 0.05
+"""The journal is not searched more often."""
+
+
+@final
+class LateRequests:
+    """Of one engine client. `live` is its journal, `end` ends a request with all choices of its call."""
+
+    def __init__(
+        self,
+        live: Mapping[RequestId, Entry],
+        end: Callable[[Entry, TrillmError], None],
+        max_queue_seconds: float,
+        incidents: Incidents,
+    ) -> None:
+        self._live = live
+        self._end = end
+        self._max_queue_seconds = max_queue_seconds
+        self._incidents = incidents
+        self._next_look = math.inf
+        self._sooner = trio.Event()
+
+    def note(self, entry: Entry) -> None:
+        """This one is live from now on."""
+        if entry.due < self._next_look:
+            self._sooner.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._next_look = min((entry.due for entry in self._live.values()), default=math.inf)
+            self._sooner = trio.Event()
+            with trio.move_on_at(max(self._next_look, trio.current_time() + LOOK_SECONDS)):
+                await self._sooner.wait()
+            now = trio.current_time()
+            for entry in list(self._live.values()):
+                if entry.due <= now and entry.request_id in self._live:  # else it ended with another choice of its call
+                    self._end(entry, self._lateness(entry, now))
+
+    def _lateness(self, entry: Entry, now: float) -> TrillmError:
+        if entry.deadline is not None and entry.deadline.at <= now:
+            self._incidents.deadlines += 1
+            return entry.deadline.error()
+        self._incidents.queue_timeouts += 1
+        return UnavailableError(
+            f"No token within {self._max_queue_seconds:g} s (the server's --max-queue-time): it has too much to do",
+            code="queue_timeout",
+        )
