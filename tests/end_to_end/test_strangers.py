@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from pathlib import Path
@@ -106,3 +107,32 @@ async def test_garbage_on_every_socket_kills_nobody_and_changes_no_stream(checkp
             while await server.num_requests() > 0:
                 await trio.sleep(0.05)
         assert await server.gauge("kv_cache_usage_perc") == 0
+
+
+def control_pipes(pid: int) -> list[int]:
+    """The descriptors of a child's two pipes to its parent (stderr is none of them)."""
+    links = {int(path.name): os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    stderr = links[2]
+    return sorted(number for number, link in links.items() if link.startswith("pipe:") and link != stderr)
+
+
+@pytest.mark.parametrize(("name", "garbage"), [("engine-0", b"\x03\x00\x00\x00abc" * 20), ("output-0", b"\xff" * 64)])
+async def test_garbage_in_a_control_pipe_costs_a_restart_and_no_answer(checkpoint, name, garbage):
+    async with open_server(checkpoint, "--dummy-step-seconds", "0.01") as server:
+        alone = await answers(server)
+        pid = server.children()[name]
+        async with trio.open_nursery() as nursery:
+
+            async def spoil() -> None:
+                while await server.num_requests() < 4:
+                    await trio.sleep(0.01)
+                pipes = [os.open(f"/proc/{pid}/fd/{number}", os.O_WRONLY) for number in control_pipes(pid)]
+                for pipe in pipes:
+                    os.write(pipe, garbage)
+                    os.close(pipe)
+
+            nursery.start_soon(spoil)
+            assert await answers(server) == alone
+        while server.children().get(name) in (None, pid):
+            await trio.sleep(0.02)
+        await server.until_ready()
