@@ -51,6 +51,14 @@ def test_the_scheduler_s_flags_have_both_senses(monkeypatch):
     assert Settings().async_scheduling is None
 
 
+@pytest.mark.parametrize(
+    ("flags", "directory"), [((), "/cache/profiles"), (("--profiler-dir", "/elsewhere"), "/elsewhere")]
+)
+def test_profiles_lie_in_the_cache_unless_they_are_wanted_elsewhere(monkeypatch, flags, directory):
+    _, settings = parsed(monkeypatch, "--download-dir", "/cache", *flags)
+    assert settings.house(Path("/m")).engine.profiler_directory == directory
+
+
 def test_the_environment_gives_what_no_flag_says(monkeypatch):
     model, settings = parsed(
         monkeypatch, "--port", "2", TRILLM_PORT="1", TRILLM_MODEL="m", TRILLM_MAX_NUM_SEQS="7", VLLM_API_KEY="k"
