@@ -97,8 +97,10 @@ class ActorEngineClient:
         self._attached: dict[EngineIndex, Epoch] = {}
         self._stats: dict[EngineIndex, EngineStats] = {}
         self._live: dict[RequestId, Entry] = {}
-        self._late = LateRequests(self._live, self._end, max_queue_seconds, self.incidents)
         self._calls = EngineCalls()
+        self._late = LateRequests(
+            self._live, self._end, max_queue_seconds, self.incidents, lambda: self._calls.run_state.is_held
+        )
         self._ids = count(1)
         self._draining: str | None = None
         self._failure: str | None = None

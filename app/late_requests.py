@@ -31,11 +31,14 @@ class LateRequests:
         end: Callable[[Entry, TrillmError], None],
         max_queue_seconds: float,
         incidents: Incidents,
+        is_held: Callable[[], bool],
     ) -> None:
+        """`is_held`: whether the engines are paused or asleep, so that nothing gets its first token."""
         self._live = live
         self._end = end
         self._max_queue_seconds = max_queue_seconds
         self._incidents = incidents
+        self._is_held = is_held
         self._next_look = math.inf
         self._sooner = trio.Event()
 
@@ -61,7 +64,8 @@ class LateRequests:
             self._incidents.deadlines += 1
             return entry.deadline.error()
         self._incidents.queue_timeouts += 1
+        reason = "the engine is paused or asleep" if self._is_held() else "it has too much to do"
         return UnavailableError(
-            f"No token within {self._max_queue_seconds:g} s (the server's --max-queue-time): it has too much to do",
+            f"No token within {self._max_queue_seconds:g} s (the server's --max-queue-time): {reason}",
             code="queue_timeout",
         )
