@@ -377,6 +377,7 @@ class Supervisor:
                 pass
             except msgspec.DecodeError as error:
                 record.fault = f"it sent a control frame that cannot be decoded: {error}"
+                return process.kill()  # it is not one of ours, or no longer itself
             with trio.move_on_after(END_SECONDS):
                 await process.wait()
 
