@@ -116,7 +116,11 @@ def control_pipes(pid: int) -> list[int]:
     return sorted(number for number, link in links.items() if link.startswith("pipe:") and link != stderr)
 
 
-@pytest.mark.parametrize(("name", "garbage"), [("engine-0", b"\x03\x00\x00\x00abc" * 20), ("output-0", b"\xff" * 64)])
+@pytest.mark.parametrize(
+    ("name", "garbage"),
+    [("engine-0", b"\x03\x00\x00\x00abc" * 20), ("output-0", b"\xff" * 64)],
+    ids=["the engine's, not decodable", "the output handler's, too long"],
+)
 async def test_garbage_in_a_control_pipe_costs_a_restart_and_no_answer(checkpoint, name, garbage):
     async with open_server(checkpoint, "--dummy-step-seconds", "0.01") as server:
         alone = await answers(server)
