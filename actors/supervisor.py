@@ -53,7 +53,7 @@ WEIGHTS_SECONDS = 300.0
 """How long an engine waits for the weights actor, over all its incarnations; after that it loads by itself."""
 
 WEIGHTS = "weights-0"
-WEIGHTS_NICE = 10
+WEIGHTS_NICE = 5
 """Most often it only looks whether a file is there, while those that are to serve are importing."""
 
 logger = logging.getLogger("trillm.supervisor")
