@@ -1,31 +1,33 @@
-"""The decoder on a GPU: which attention works there, and whether decode steps can be recorded as graphs.
+"""The decoder on a GPU: which attention works there, what is compiled, and whether decode steps are recorded as graphs.
 
-Both are tried when the model is loaded, and what fails is left out with a line in the log. Used by gpu/load_model and
+All are tried when the model is loaded, and what fails is left out with a line in the log. Used by gpu/load_model and
 scripts/gpu_checks. Never run on a GPU so far; the tests put stand-ins for the two things that need one.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 
 import attrs
 import torch
 from torch.nn.attention import activate_flash_attention_impl
 from torch.nn.attention.varlen import varlen_attn
 
-from gpu.attention_backend import AttentionBackend, GatherBackend
+from gpu.attention_choice import AttentionChoice
 from gpu.batch import StepBatch
+from gpu.compiled_parts import INDUCTOR, Compiler, compile_parts, use_plain_parts
 from gpu.config import ModelConfig
+from gpu.flashinfer_attention import FlashInfer
+from gpu.flashinfer_package import open_flashinfer
 from gpu.graph_plan import GraphPlan
 from gpu.graphs import Capture, CudaCapture, DecodeGraphs
-from gpu.kv_dtype import is_fp8, kv_dtype
+from gpu.kv_dtype import kv_dtype
 from gpu.kv_pool import KvPool, KvPoolSize
 from gpu.last_tokens import LastTokens
 from gpu.models.decoder import Decoder
 from gpu.torch_model import TorchModel
 from gpu.varlen_attention import KvAccess, VarlenBackend, VarlenFunction
-from gpu.varlen_probe import PROBED_LENGTH, AttentionShape, why_not
-from protocol.errors import StartError
 from protocol.spec import EngineSpec
 
 GATHERED_TOKENS = 65536
@@ -42,6 +44,9 @@ class DeviceParts:
 
     varlen: VarlenFunction
     capture: Capture
+    compiler: Compiler | None = None
+    """For what is computed between linears and attention; None leaves that to torch's own operators."""
+    flashinfer: FlashInfer | None = None
 
 
 def cuda_parts() -> DeviceParts:
@@ -52,7 +57,7 @@ def cuda_parts() -> DeviceParts:
             activate_flash_attention_impl(name)
         except (ImportError, RuntimeError, ValueError) as error:
             logger.info("attention without %s: %s", name, str(error).partition("\n")[0])
-    return DeviceParts(varlen_attn, CudaCapture())
+    return DeviceParts(varlen_attn, CudaCapture(), INDUCTOR, open_flashinfer())
 
 
 def cuda_model(
@@ -61,8 +66,9 @@ def cuda_model(
     """A model with a pool of `size`. Raises StartError if the spec asks for what this device does not do."""
     dtype, device = decoder.embedding.dtype, decoder.embedding.device
     kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
-    backend = _pick_backend(spec, config, decoder, size.max_model_len, parts.varlen)
+    backend = AttentionChoice(spec, config, dtype, device, size.max_model_len, parts.varlen, parts.flashinfer).backend()
     last_tokens = LastTokens(spec.max_num_seqs, device)
+    _compile(spec, config, decoder, parts.compiler)
     if not isinstance(backend, VarlenBackend) or (reason := _why_no_graphs(spec, config)) is not None:
         logger.info("attention: %s; no graphs", backend.name)
         pool = KvPool(size, config, kept_in, device, dtype)
@@ -84,31 +90,16 @@ def cuda_model(
     return TorchModel(decoder, config, pool, weights_bytes, backend, graphs, last_tokens)
 
 
-def _pick_backend(
-    spec: EngineSpec, config: ModelConfig, decoder: Decoder, max_model_len: int, varlen: VarlenFunction
-) -> AttentionBackend:
-    dtype, device = decoder.embedding.dtype, decoder.embedding.device
-    shape = AttentionShape(config.num_heads, config.num_kv_heads, config.head_dim, spec.block_size, config.windows)
-    fixed = max(max_model_len, PROBED_LENGTH) if spec.batch_invariant else None
-    reasons = []
-    if config.attention_softcap is not None:
-        reasons.append("the model bounds its scores")
+def _compile(spec: EngineSpec, config: ModelConfig, decoder: Decoder, compiler: Compiler | None) -> None:
+    """Before graphs are recorded: these then hold what was compiled."""
+    use_plain_parts(decoder)
+    if compiler is None or spec.enforce_eager or spec.batch_invariant:
+        return
+    began = time.monotonic()
+    if (reason := compile_parts(decoder, config, spec.block_size, compiler)) is None:
+        logger.info("norms, gates and rotations compiled in %.1f s", time.monotonic() - began)
     else:
-        kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
-        for access in (KvAccess.PAGED, KvAccess.GATHERED):
-            if access is KvAccess.PAGED and is_fp8(kept_in):
-                reason: str | None = f"it does not read a cache of {spec.kv_cache_dtype}"
-            else:
-                reason = why_not(varlen, access, shape, dtype, device, fixed)
-            if reason is None:
-                return VarlenBackend(varlen, access, config.windows, spec.block_size, device, fixed)
-            logger.info("attention is not varlen, %s: %s", access, reason)
-            reasons.append(f"{access}: {reason}")
-    if spec.batch_invariant:
-        raise StartError(
-            f"--batch-invariant needs varlen attention, which does not compute here ({'; '.join(reasons)})"
-        )
-    return GatherBackend(config.windows, spec.block_size, dtype, device)
+        logger.warning("norms, gates and rotations are not compiled: %s", reason)
 
 
 def _why_no_graphs(spec: EngineSpec, config: ModelConfig) -> str | None:

@@ -223,7 +223,11 @@ class TorchRunner:
         not know it. A void row, whose slot has none, computes some other token into blocks that are still its own."""
         if row.token_ids[-1] != PENDING:
             return row
-        last = self._slots[row.slot].last_token_id if last_tokens is None else last_tokens.mark(row.slot)
+        slot = self._slots[row.slot]
+        if last_tokens is None or slot.num_output_tokens == len(slot.output_token_ids):
+            last = slot.last_token_id
+        else:
+            last = last_tokens.mark(row.slot)
         token_ids = [*row.token_ids[:-1], last]
         return Row(row.slot, row.start, token_ids, row.block_table, row.sample, row.grammar_bitmask)
 

@@ -33,6 +33,7 @@ class Attention:
         self.qk_norm = qk_norm
         self.scale = scale  # None is head_dim ** -0.5
         self.softcap = softcap
+        self.rotate = rotate  # gpu/compiled_parts may put another one in its place
 
     def __call__(
         self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], plan: PlannedAttention, pool: KvPool
@@ -45,7 +46,7 @@ class Attention:
             query_norm, key_norm = self.qk_norm
             parts = query_norm(queries_keys[:, : self.heads]), key_norm(queries_keys[:, self.heads :])
             queries_keys = torch.cat(parts, dim=1)
-        queries_keys = rotate(queries_keys, *rotation)
+        queries_keys = self.rotate(queries_keys, *rotation)
         pool.write(self.layer, plan.slot_mapping, queries_keys[:, self.heads :], values)
         attended = plan.attend(queries_keys[:, : self.heads], self.layer, pool, self.scale, self.softcap)
         return self.output(attended)

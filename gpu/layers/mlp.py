@@ -15,7 +15,9 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+Activation = Callable[[torch.Tensor], torch.Tensor]
+
+ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "swish": F.silu,
     "gelu": F.gelu,
@@ -25,6 +27,12 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 """By their name in config.json."""
 
 
+def gated(gate_up: torch.Tensor, activate: Activation) -> torch.Tensor:
+    """[tokens, 2 * intermediate] to [tokens, intermediate]. gpu/compiled_parts may put another one in its place."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return activate(gate) * up
+
+
 class GatedMLP:
     """down(activation(gate(x)) * up(x)), with gate and up stacked into one linear."""
 
@@ -32,9 +40,9 @@ class GatedMLP:
         self.gate_up = gate_up  # [2 * intermediate, hidden]
         self.down = down  # [hidden, intermediate]
         self.activation = activation
+        self.compute: Callable[[torch.Tensor, Activation], torch.Tensor] = gated
         self._activate = ACTIVATIONS[activation]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden] to the same shape."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(self._activate(gate) * up)
+        return self.down(self.compute(self.gate_up(x), self._activate))

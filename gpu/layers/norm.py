@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -14,15 +15,28 @@ class Norm(Protocol):
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
+Compute = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
+"""From x [..., size], weight [size] and eps; gpu/compiled_parts may put another one in."""
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def wide_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return F.rms_norm(x.float(), weight.shape, weight, eps).to(x.dtype)
+
+
 class RMSNorm:
     """x / rms(x) * weight over the last dimension."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         self.weight = weight
         self.eps = eps
+        self.compute: Compute = rms_norm
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return self.compute(x, self.weight, self.eps)
 
 
 class WideRMSNorm:
@@ -31,9 +45,10 @@ class WideRMSNorm:
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         self.weight = weight.float()
         self.eps = eps
+        self.compute: Compute = wide_rms_norm
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
+        return self.compute(x, self.weight, self.eps)
 
 
 class NoNorm:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from gpu.attention_backend import AttentionBackend, GatherBackend
 from gpu.batch import StepBatch
 from gpu.cuda_model import DeviceParts
+from gpu.flashinfer_attention import FlashInferBackend, FlashInferScores
 from gpu.kv_pool import KvPool, KvPoolSize
 from gpu.layers.fp8 import Fp8Linear
 from gpu.layers.linear import make_linear
@@ -20,7 +21,7 @@ from gpu.layers.rope import RotaryEmbedding, rotate
 from gpu.models.decoder import Decoder
 from gpu.noise import gumbel_noise, noise_key
 from gpu.varlen_attention import KvAccess, VarlenBackend
-from gpu.varlen_probe import AttentionShape, why_not
+from gpu.varlen_probe import REFUSALS, AttentionShape, why_not
 from gpu.weights import WeightLoader
 from protocol.ids import Slot
 from protocol.step import Row
@@ -88,6 +89,7 @@ def _layers(shape: Shape, dtype: torch.dtype, device: torch.device, limit: float
 def _attention(shape: Shape, dtype: torch.dtype, device: torch.device, parts: DeviceParts) -> list[Finding]:
     """Each backend that computes here, on a step of decode and prefill rows, with and without a window."""
     config, windows = shape.config(), (None, 20)
+    limit = LIMITS[dtype]
     heads = AttentionShape(shape.heads, shape.kv_heads, config.head_dim, BLOCK_SIZE, windows)
     rows, pool, exact_pool = _mixed_step(shape, dtype, device)
     queries = _random(
@@ -111,6 +113,13 @@ def _attention(shape: Shape, dtype: torch.dtype, device: torch.device, parts: De
             findings.append(Finding(f"attention, varlen, {access}", None, LIMITS[dtype], reason))
         else:
             findings.append(finding(VarlenBackend(parts.varlen, access, windows, BLOCK_SIZE, device)))
+    if parts.flashinfer is None:
+        return [*findings, Finding("attention, flashinfer", None, limit, "it is not installed")]
+    scores = FlashInferScores(shape.heads, shape.kv_heads, config.head_dim, None, None)
+    try:
+        findings.append(finding(FlashInferBackend(parts.flashinfer, scores, windows, BLOCK_SIZE, dtype, dtype, device)))
+    except REFUSALS as error:
+        findings.append(Finding("attention, flashinfer", None, limit, str(error).partition("\n")[0]))
     return findings
 
 

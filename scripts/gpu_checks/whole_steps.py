@@ -9,23 +9,31 @@ from collections.abc import Iterator
 
 import torch
 
+from gpu.compiled_parts import TOLERANCE, compile_parts, tried
 from gpu.cuda_model import DeviceParts, cuda_model
+from gpu.kv_dtype import is_fp8, rounded
 from gpu.kv_pool import KvPoolSize, kv_block_bytes
 from gpu.linear_change import LinearChange
 from gpu.models.decoder import Decoder
 from gpu.sampler import Sampler, SamplingRow
 from gpu.sequence_slot import SequenceSlot
+from gpu.started_step import FinishedStep
 from gpu.torch_model import TorchModel
+from gpu.torch_runner import TorchRunner
 from gpu.weights import WeightLoader
 from protocol.errors import StartError
 from protocol.ids import EngineIndex, Epoch, RequestId, Slot
 from protocol.sampling import SamplingParams
-from protocol.spec import EngineSpec
-from protocol.step import NewSequence
+from protocol.spec import EngineFacts, EngineSpec
+from protocol.step import PENDING, NewSequence, Row, StepPlan
 from scripts.gpu_checks.numerics import CPU, LIMITS, Finding, relative_difference
 from scripts.gpu_checks.random_model import BLOCK_SIZE, RandomWeights, Shape, decode_rows
 
 BATCH, CONTEXT = 5, 40
+BLOCKS_EACH = CONTEXT // BLOCK_SIZE + 1
+FP8_CACHE_LIMIT = 0.15
+"""What three bits of mantissa in keys and values may do to two layers of random weights."""
+AHEAD_STEPS = 6
 DRAWS = 64
 OTHER_DRAWS = 0.02
 """Part of the tokens that a last bit may decide otherwise."""
@@ -42,7 +50,10 @@ def check_whole_steps(shape: Shape, dtype: torch.dtype, device: torch.device, pa
             name = f"graph and no graph, {count} rows"
             yield Finding(name, relative_difference(found, expected.cpu().double()), LIMITS[dtype])
     yield _invariance(shape, dtype, device, parts)
-    yield _sampler(shape, device)
+    yield _fp8_cache(shape, dtype, device, parts, launched)
+    yield _compiled(shape, dtype, device, parts)
+    yield from _sampler(shape, device)
+    yield _ahead(shape, recorded)
 
 
 def _model(
@@ -52,10 +63,11 @@ def _model(
     parts: DeviceParts,
     enforce_eager: bool = False,
     batch_invariant: bool = False,
+    kv_cache_dtype: str = "auto",
 ) -> TorchModel:
     """With random numbers in the cache, the same each time."""
     config = shape.config()
-    num_blocks = BATCH * (CONTEXT // BLOCK_SIZE + 1)
+    num_blocks = BATCH * BLOCKS_EACH
     size = KvPoolSize(num_blocks, BLOCK_SIZE, 64, num_blocks * kv_block_bytes(config, BLOCK_SIZE, dtype))
     change = LinearChange(fp8=False, fixed_rows=True) if batch_invariant else None
     loader = WeightLoader(RandomWeights(device), dtype, device, lambda _: None)
@@ -69,11 +81,14 @@ def _model(
         max_num_seqs=BATCH,
         enforce_eager=enforce_eager,
         batch_invariant=batch_invariant,
+        kv_cache_dtype=kv_cache_dtype,
     )
     model = cuda_model(spec, config, decoder, size, loader.num_bytes, parts)
     assert model.pool is not None, "closed at birth"
     for seed, tensor in enumerate((model.pool.keys, model.pool.values)):
         drawn = torch.randn(tensor[:, :num_blocks].shape, generator=torch.Generator().manual_seed(seed))
+        if is_fp8(tensor.dtype):
+            drawn = rounded(drawn, tensor.dtype)
         tensor[:, :num_blocks].copy_(drawn)
     return model
 
@@ -95,16 +110,78 @@ def _invariance(shape: Shape, dtype: torch.dtype, device: torch.device, parts: D
     return Finding(name, relative_difference(together, alone.cpu().double()), 0.0)
 
 
-def _sampler(shape: Shape, device: torch.device) -> Finding:
+def _fp8_cache(
+    shape: Shape, dtype: torch.dtype, device: torch.device, parts: DeviceParts, exact: TorchModel
+) -> Finding:
+    """Hidden states over the same cache, rounded to 8 bits."""
+    model = _model(shape, dtype, device, parts, enforce_eager=True, kv_cache_dtype="fp8")
+    found, expected = _hidden(model, BATCH), _hidden(exact, BATCH)
+    return Finding("fp8 cache", relative_difference(found, expected.cpu().double()), FP8_CACHE_LIMIT)
+
+
+def _compiled(shape: Shape, dtype: torch.dtype, device: torch.device, parts: DeviceParts) -> Finding:
+    """The model with compiled parts and without."""
+    name, limit = "compiled and plain parts", TOLERANCE[dtype]
+    config = shape.config()
+    decoder = Decoder.load(config, WeightLoader(RandomWeights(device), dtype, device, lambda _: None))
+    expected = tried(decoder, config, BLOCK_SIZE)
+    if parts.compiler is None:
+        return Finding(name, None, limit, "there is no compiler")
+    if (reason := compile_parts(decoder, config, BLOCK_SIZE, parts.compiler)) is not None:
+        return Finding(name, None, limit, reason)
+    return Finding(name, relative_difference(tried(decoder, config, BLOCK_SIZE), expected.cpu().double()), limit)
+
+
+def _sampler(shape: Shape, device: torch.device) -> Iterator[Finding]:
     """The part of tokens that are drawn otherwise than on the CPU, from the same logits."""
     logits = torch.randn(DRAWS, shape.vocab, generator=torch.Generator().manual_seed(6)) * 3
-    params = SamplingParams(max_tokens=1, seed=7, temperature=0.8, top_p=0.9, top_k=50)
+    truncated = SamplingParams(max_tokens=1, seed=7, temperature=0.8, top_p=0.9, top_k=50)
+    penalised = SamplingParams(
+        max_tokens=9,
+        seed=7,
+        top_p=0.9,
+        min_p=0.01,
+        frequency_penalty=0.5,
+        repetition_penalty=1.2,
+        logit_bias={3: 4.0},
+        bad_words_token_ids=[[9]],
+        min_tokens=3,
+        stop_token_ids=[5],
+    )
+    for name, params in (("sampled tokens", truncated), ("sampled tokens, penalised", penalised)):
+        ours, theirs = (_drawn(logits, params, where) for where in (device, CPU))
+        different = sum(one != other for one, other in zip(ours, theirs, strict=True))
+        yield Finding(name, different / DRAWS, OTHER_DRAWS)
 
-    def drawn(where: torch.device) -> list[int]:
-        new = NewSequence(Slot(0), RequestId("check"), [1], [], params)
-        slot = SequenceSlot(new, shape.vocab, where)
-        rows = [SamplingRow(slot, position) for position in range(DRAWS)]
-        return [choice.token_id for choice in Sampler(where).choose(logits.to(where, copy=True), rows).choices()]
 
-    different = sum(ours != theirs for ours, theirs in zip(drawn(device), drawn(CPU), strict=True))
-    return Finding("sampled tokens", different / DRAWS, OTHER_DRAWS)
+def _drawn(logits: torch.Tensor, params: SamplingParams, device: torch.device) -> list[int]:
+    rows = []
+    for index in range(DRAWS):
+        new = NewSequence(Slot(index), RequestId("check"), [1, index], [2], params)
+        rows.append(SamplingRow(SequenceSlot(new, logits.shape[1], device), 3 + index))
+    return [choice.token_id for choice in Sampler(device).choose(logits.to(device, copy=True), rows).choices()]
+
+
+def _ahead(shape: Shape, model: TorchModel) -> Finding:
+    """The part of tokens that are other ones if steps are started before the host knows what the last one sampled."""
+
+    def tokens(ahead: bool) -> list[int]:
+        facts = EngineFacts(64, BATCH * BLOCKS_EACH, BLOCK_SIZE, shape.vocab, "", "", 0, 0)
+        runner = TorchRunner(model, facts)
+        plans = _plans_ahead()
+        started = [runner.start(plan) for plan in plans] if ahead else [FinishedStep(runner.step(p)) for p in plans]
+        return [one.token_id for step in started for one in step.result().sampled]
+
+    different = sum(ours != theirs for ours, theirs in zip(tokens(True), tokens(False), strict=True))
+    return Finding("steps started ahead", different / (BATCH * AHEAD_STEPS), 0.0)
+
+
+def _plans_ahead() -> list[StepPlan]:
+    params = SamplingParams(max_tokens=AHEAD_STEPS, seed=3, temperature=0.8, frequency_penalty=0.3)
+    tables = [list(range(i * BLOCKS_EACH, (i + 1) * BLOCKS_EACH)) for i in range(BATCH)]
+    plans = []
+    for step in range(AHEAD_STEPS):
+        new = [NewSequence(Slot(i), RequestId("check"), [i + 1], [], params) for i in range(BATCH)] if step == 0 else []
+        rows = [Row(Slot(i), step, [PENDING if step else i + 1], tables[i], True) for i in range(BATCH)]
+        plans.append(StepPlan(step, [], new, rows))
+    return plans

@@ -13,10 +13,10 @@ from protocol.errors import StartError
 from protocol.ids import Slot
 from protocol.spec import EngineFacts
 from protocol.step import Row
+from scripts.gpu_checks.without_gpu import varlen_attention
 from tests.helpers.runner_conformance import check_runner
 from tests.helpers.stand_in_device import Recorder, device_model, without_pages
 from tests.helpers.tiny_checkpoints import VOCAB_SIZE, make_checkpoint
-from tests.helpers.varlen import varlen_attention
 
 
 @pytest.fixture(scope="module", params=["mistral_sliding"])

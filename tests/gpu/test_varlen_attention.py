@@ -17,7 +17,7 @@ from gpu.varlen_attention import KvAccess, VarlenBackend, VarlenFunction
 from gpu.varlen_probe import AttentionShape, why_not
 from protocol.ids import Slot
 from protocol.step import Row
-from tests.helpers.varlen import varlen_attention
+from scripts.gpu_checks.without_gpu import varlen_attention
 
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8

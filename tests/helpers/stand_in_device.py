@@ -10,6 +10,7 @@ import torch
 
 from gpu.config import ModelConfig
 from gpu.cuda_model import DeviceParts, cuda_model
+from gpu.flashinfer_attention import FlashInfer
 from gpu.kv_pool import kv_pool_size
 from gpu.models.decoder import Decoder
 from gpu.torch_model import TorchModel
@@ -17,7 +18,7 @@ from gpu.varlen_attention import VarlenFunction
 from gpu.weights import WeightLoader, open_weights
 from protocol.ids import EngineIndex, Epoch
 from protocol.spec import EngineSpec
-from tests.helpers.varlen import varlen_attention
+from scripts.gpu_checks.without_gpu import varlen_attention
 
 CPU = torch.device("cpu")
 
@@ -57,6 +58,8 @@ def device_model(
     varlen: VarlenFunction = varlen_attention,
     capture: Callable[[Callable[[], torch.Tensor]], Callable[[], torch.Tensor]] | None = None,
     dtype: torch.dtype = torch.float32,
+    compiler: str | None = None,
+    flashinfer: FlashInfer | None = None,
     **changes: object,
 ) -> TorchModel:
     torch.set_num_threads(1)  # the tensors are tiny, and threads would wait for each other
@@ -65,4 +68,6 @@ def device_model(
         config = ModelConfig.read(checkpoint)
         decoder = Decoder.load(config, WeightLoader(open_weights(checkpoint), dtype, CPU, lambda _: None))
         size = kv_pool_size(spec, config, dtype, 2**30, 2**30)
-        return cuda_model(spec, config, decoder, size, 0, DeviceParts(varlen, capture or Recorder()))
+        return cuda_model(
+            spec, config, decoder, size, 0, DeviceParts(varlen, capture or Recorder(), compiler, flashinfer)
+        )
