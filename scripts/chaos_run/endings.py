@@ -20,7 +20,7 @@ from scripts.chaos_run.run import record
 from scripts.chaos_run.served import Recipe, Served, open_served
 
 STREAMS = 8
-TOKENS = 150
+TOKENS = 100
 LEAVE_SECONDS = 1.0
 """In which every child leaves when the server is gone."""
 END_SECONDS = 60.0
