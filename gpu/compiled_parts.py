@@ -2,7 +2,7 @@
 
 In torch's own operators a gate is two passes over memory and a rotation four. Tried when the model is loaded, on steps
 of the model itself, since whether a compiler is there and right is a matter of card, torch build and what is installed.
-Used by gpu/cuda_model. Never run on a GPU so far; inductor's code for CPUs gave the same tokens.
+Used by gpu/cuda_model. Never run on a GPU so far; inductor's code for CPUs passed the trial, in float32 and bfloat16.
 """
 
 from __future__ import annotations
