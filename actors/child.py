@@ -1,7 +1,8 @@
 """Entry point of every child process: `python -m actors.child NAME PARENT_PID`.
 
 Reads its spec from stdin, answers over what was stdout, runs its actor's main, and leaves when stdin closes: then the
-parent is gone. Each kind of actor makes its links in its own main's `run_…_process`.
+parent is gone. Each kind of actor makes its links in its own main's `run_…_process`. A standby reads what it is to be
+from stdin later (actors/standing_by.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import trio
 
 from actors.frames import FrameReader, FrameWriter
 from actors.parent_death import die_with_parent
+from actors.process_title import rename_argument
+from actors.standing_by import stand_by
 from protocol.codec import FROM_CHILD, TO_CHILD
 from protocol.errors import TrillmError
 from protocol.messages import VERSION
@@ -34,6 +37,7 @@ from protocol.spec import (
     OutputFacts,
     OutputSpec,
     Ready,
+    StandbySpec,
     Start,
     ToChild,
     Weights,
@@ -123,9 +127,13 @@ async def run(control_in: int, control_out: int) -> int:
     reader: FrameReader[ToChild] = FrameReader(trio.lowlevel.FdStream(control_in), TO_CHILD)
     writer: FrameWriter[FromChild] = FrameWriter(trio.lowlevel.FdStream(control_out), FROM_CHILD)
     try:
-        start = await reader.receive()
+        start: ToChild | None = await reader.receive()
     except trio.EndOfChannel:
         return 0
+    if isinstance(start, Start) and isinstance(start.spec, StandbySpec) and start.version == VERSION:
+        start = await stand_by(reader, writer)
+        if isinstance(start, Start) and start.name is not None:
+            take_name(start.name)
     if not isinstance(start, Start):
         return 0
     if start.version != VERSION:
@@ -207,8 +215,21 @@ async def run_actor(spec: ActorSpec, control: Control) -> None:
             from actors.weights.main import run_weights_process
 
             await run_weights_process(spec, control)
+        case StandbySpec():
+            raise AssertionError("a standby stands by once")
         case _:
             assert_never(spec)
+
+
+def log_as(name: str) -> None:
+    line = f"%(levelname)s {name}: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=line, stream=sys.stderr, force=True)
+
+
+def take_name(name: str) -> None:
+    """In the log and in lists of processes."""
+    log_as(name)
+    rename_argument(sys.argv[1], name)
 
 
 def main() -> None:
@@ -216,7 +237,7 @@ def main() -> None:
     gc.disable()  # until it is ready: importing makes little garbage, and looking for it takes a sixth of the time
     die_with_parent(parent_pid)
     control_in, control_out = take_pipes()
-    logging.basicConfig(level=logging.INFO, format=f"%(levelname)s {name}: %(message)s", stream=sys.stderr)
+    log_as(name)
     status = trio.run(run, control_in, control_out)
     sys.stderr.flush()
     # Without interpreter teardown: a compute thread that is still in a kernel must not hold up our leaving.

@@ -36,6 +36,13 @@ class HouseSpec:
 
     engine: EngineSpec
     num_engines: int = 1
+    wants_standby: bool = False
+    """Whether a process is to stand by for the next engine's start, if that takes long."""
+
+    @property
+    def has_standby(self) -> bool:
+        """What takes long is to import torch, which engines without weights do not."""
+        return self.wants_standby and self.engine.load_format is not LoadFormat.DUMMY
 
     @property
     def shares_weights(self) -> bool:
@@ -101,7 +108,7 @@ class ActorState:
     phase_seconds: float
     """Age of the phase, as the last heartbeat said it."""
     heartbeat_age: float
-    """Seconds since the last heartbeat."""
+    """Seconds since the last heartbeat; 0.0 for a standby, which has none."""
     progress: float
     """Of the load phase, 0 to 1."""
     restarts: int

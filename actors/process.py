@@ -87,6 +87,13 @@ class ChildProcess:
             return f"killed by {SIGNAL_NAMES.get(-code, f'signal {-code}')}"
         return f"exited with status {code}"
 
+    def is_running(self) -> bool:
+        """Not ended, and not stopped by a signal."""
+        if self._popen.poll() is not None:
+            return False
+        look = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PIDFD, self._pidfd, look) is None
+
     def give_way(self, nice: int) -> None:
         """Let others have the processor first, from 0 (nobody) to 19 (everybody). For the rest of its life."""
         if self._popen.poll() is None:

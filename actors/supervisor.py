@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import assert_never, final
@@ -20,7 +20,9 @@ import trio
 from actors.grammar_desk import GrammarDesk
 from actors.handles import ActorState, EngineLost, EventOutlet, HouseEvent, HouseFailed, HouseSpec, OutputLost
 from actors.process import ChildProcess, open_process
+from actors.record import Record
 from actors.restart_policy import RestartPolicy
+from actors.standby import Standby
 from protocol.codec import APP_INPUT, ENGINE_INPUT, OUTPUT_INPUT
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch
 from protocol.links import Links, ReceiveLink, SendLink, receive_batch
@@ -37,6 +39,7 @@ from protocol.spec import (
     OutputFacts,
     OutputSpec,
     Ready,
+    StandbyFacts,
     Weights,
     WeightsFacts,
     WeightsSpec,
@@ -45,10 +48,6 @@ from protocol.spec import (
 END_SECONDS = 5.0
 """After an actor has closed its control pipe, how long until it is no longer waited for but stopped."""
 
-SILENT_TICKS = 10
-"""Seconds without a heartbeat (they come every second, from another thread than the one that computes)."""
-STUCK_TICKS = 300
-"""Seconds that one step may take."""
 WEIGHTS_SECONDS = 300.0
 """How long an engine waits for the weights actor, over all its incarnations; after that it loads by itself."""
 
@@ -59,67 +58,6 @@ WEIGHTS_NICE = 5
 logger = logging.getLogger("trillm.supervisor")
 
 Facts = EngineFacts | OutputFacts | WeightsFacts
-
-
-@final
-class Record:
-    """What the supervisor knows of one actor, over all its incarnations."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.epoch = Epoch(0)
-        self.process: ChildProcess | None = None
-        self.ready = False
-        self.was_ready = False
-        self.heartbeat = Heartbeat(0, "down", 0.0)
-        self.heard_at = trio.current_time()
-        self.fault: str | None = None
-        self.last_end: str | None = None
-        self.restarts = -1
-        self.silent_ticks = 0
-        self.stuck_ticks = 0
-
-    def begin(self, epoch: Epoch, process: ChildProcess) -> None:
-        self.epoch, self.process = epoch, process
-        self.heartbeat, self.heard_at = Heartbeat(0, "start", 0.0), trio.current_time()
-        self.silent_ticks = self.stuck_ticks = 0
-
-    def beat(self, heartbeat: Heartbeat) -> None:
-        moved = heartbeat.step != self.heartbeat.step or heartbeat.phase != "step"
-        self.heartbeat, self.heard_at, self.silent_ticks = heartbeat, trio.current_time(), 0
-        if moved:
-            self.stuck_ticks = 0
-
-    def tick(self) -> str | None:
-        """To be called once a second; what is wrong, if the actor is not to be waited for any longer.
-
-        Ticks and not times: a supervisor that was itself held up has missed ticks, and blames nobody.
-        """
-        self.silent_ticks += 1
-        self.stuck_ticks += 1
-        if self.silent_ticks > SILENT_TICKS:
-            return f"it has not been heard of for {SILENT_TICKS} s"
-        if self.heartbeat.phase == "step" and self.stuck_ticks > STUCK_TICKS:
-            return f"its step {self.heartbeat.step + 1} has not ended for {STUCK_TICKS} s"
-        return None
-
-    def cannot_start(self) -> bool:
-        """It said why it could not start, and never could: that is the operator's to mend, trying again is no use."""
-        return self.fault is not None and not self.was_ready
-
-    def state(self) -> ActorState:
-        return ActorState(
-            name=self.name,
-            epoch=self.epoch,
-            pid=self.process.pid if self.process else None,
-            ready=self.ready,
-            phase=self.heartbeat.phase if self.process else "down",
-            phase_seconds=self.heartbeat.phase_age,
-            heartbeat_age=trio.current_time() - self.heard_at,
-            progress=self.heartbeat.progress,
-            restarts=max(0, self.restarts),
-            last_end=self.last_end,
-        )
 
 
 @final
@@ -147,6 +85,7 @@ class Supervisor:
         self._app = EventOutlet()
         self._epoch = 0
         self._desk = GrammarDesk(spec.engine.checkpoint, self._new_epoch)
+        self._standby = Standby(self._new_epoch) if spec.has_standby else None
         self._engines: dict[EngineIndex, EngineUp] = {}
         self._output: SendLink[OutputInput] | None = None
         self._weights: Weights | None = None
@@ -181,10 +120,11 @@ class Supervisor:
         return await self._desk.check(source)
 
     def states(self) -> list[ActorState]:
-        return [
+        states = [
             attrs.evolve(record.state(), is_needed=name != WEIGHTS or not self._all_engines_ready())
             for name, record in self._records.items()
         ]
+        return states if self._standby is None else [*states, self._standby.state()]
 
     def _all_engines_ready(self) -> bool:
         return all(self._records[name].ready for name in self._engine_names)
@@ -200,6 +140,8 @@ class Supervisor:
                 nursery.start_soon(self._keep_alive, name, partial(self._engine_incarnation, EngineIndex(index)))
             if self._spec.shares_weights:
                 nursery.start_soon(self._keep_weights)
+            if self._standby is not None:
+                nursery.start_soon(self._standby.run)
 
     async def _keep_alive(
         self,
@@ -285,13 +227,16 @@ class Supervisor:
         record = self._records[f"engine-{index}"]
         link: SendLink[EngineInput] | None = None
         try:
-            async with self._incarnation(record, spec) as heard:
+            open_engine = open_process if self._standby is None else self._standby.open_engine
+            async with self._incarnation(record, spec, open_engine(spec, record.name)) as heard:
                 await self._tell_of_weights(record.name)
                 async for facts in heard:
                     assert isinstance(facts, EngineFacts)
                     link = self._links.push(spec.requests_address, ENGINE_INPUT)
                     up = self._engines[index] = EngineUp(spec, facts, link)
                     self.send_to_output(up.attach())
+                    if self._standby is not None and self._all_engines_ready():
+                        self._standby.want()
         finally:
             self._engines.pop(index, None)
             if link is not None:
@@ -331,11 +276,13 @@ class Supervisor:
                 self._app.send_nowait(message)
 
     @asynccontextmanager
-    async def _incarnation(self, record: Record, spec: ActorSpec) -> AsyncIterator[trio.MemoryReceiveChannel[Facts]]:
-        """One process from start to end. The body gets its facts when it is ready, and an end of channel when it is
-        gone; the record says the rest."""
+    async def _incarnation(
+        self, record: Record, spec: ActorSpec, opened: AbstractAsyncContextManager[ChildProcess] | None = None
+    ) -> AsyncIterator[trio.MemoryReceiveChannel[Facts]]:
+        """One process from start to end, by default an ordinary child. The body gets its facts when it is ready, and an
+        end of channel when it is gone; the record says the rest."""
         say, heard = trio.open_memory_channel[Facts](1)
-        async with open_process(spec, record.name) as process, trio.open_nursery() as nursery:
+        async with opened or open_process(spec, record.name) as process, trio.open_nursery() as nursery:
             record.begin(spec.epoch, process)
             try:
                 nursery.start_soon(self._hear, record, process, say)
@@ -365,6 +312,7 @@ class Supervisor:
                             record.beat(message)
                         case Ready(facts=facts):
                             assert not isinstance(facts, GrammarFacts), "grammar checkers are the desk's"
+                            assert not isinstance(facts, StandbyFacts), "who stands by has no record"
                             record.ready = record.was_ready = True
                             say.send_nowait(facts)
                         case Fault(message=text):

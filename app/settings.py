@@ -111,6 +111,9 @@ class Settings:
     """Compute a sequence to the same bits whatever runs beside it, or refuse to start. The CPU kernels always do."""
     threads: Annotated[int | None, Parameter(group=CACHE)] = None
     """Compute threads on a CPU."""
+    engine_standby: Annotated[bool, Parameter(group=CACHE)] = True
+    """Keep a process ready for the engine to be started again in: it is then back a second or two earlier, for some
+    200 MB of memory. Not with the dummy model, which starts at once."""
     dummy_step_seconds: Annotated[float, Parameter(group=CACHE)] = 0.0
     """How long a step of the dummy model takes."""
 
@@ -196,4 +199,4 @@ class Settings:
             cache_directory=str(self.cache_directory),
             profiler_directory=str((self.profiler_dir or self.cache_directory / "profiles").absolute()),
         )
-        return HouseSpec(engine=engine)
+        return HouseSpec(engine=engine, wants_standby=self.engine_standby)

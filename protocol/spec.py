@@ -129,7 +129,14 @@ class WeightsSpec(msgspec.Struct, frozen=True, tag="weights"):
     """Those that are to map the weights: what they would load, it loads for them."""
 
 
-ActorSpec = EngineSpec | OutputSpec | GrammarSpec | WeightsSpec
+class StandbySpec(msgspec.Struct, frozen=True, tag="standby"):
+    """For a process that is to become an engine: it imports what engines need, says Ready, and waits for another Start.
+    Until that it does not beat."""
+
+    epoch: Epoch
+
+
+ActorSpec = EngineSpec | OutputSpec | GrammarSpec | WeightsSpec | StandbySpec
 
 
 class EngineFacts(msgspec.Struct, frozen=True, tag="engine_facts"):
@@ -175,13 +182,17 @@ class WeightsFacts(msgspec.Struct, frozen=True, tag="weights_facts"):
     shares: list[SharedWeights]
 
 
+class StandbyFacts(msgspec.Struct, frozen=True, tag="standby_facts"):
+    """A standby learns nothing that others need."""
+
+
 # ------------------------------------------------------------------ child -> supervisor, over the control pipe
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Sockets are bound, the model is loaded: the actor serves."""
 
-    facts: EngineFacts | OutputFacts | GrammarFacts | WeightsFacts
+    facts: EngineFacts | OutputFacts | GrammarFacts | WeightsFacts | StandbyFacts
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -217,10 +228,12 @@ FromChild = Ready | Heartbeat | Fault | GrammarChecked
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """The first frame that a child reads."""
+    """The first frame that a child reads. A standby reads a second one."""
 
     version: int
     spec: ActorSpec
+    name: str | None = None
+    """What a standby is called from now on."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):

@@ -18,6 +18,9 @@ from scripts.benchmark.processes import stat_fields
 DESCRIPTORS_OF_A_CHILD = 3
 """What its parent holds of a running child: its stdin, its stdout and a pidfd."""
 
+PASSING = ("grammar", "standby")
+"""Actors that come and go."""
+
 
 @attrs.frozen
 class Footprint:
@@ -34,7 +37,8 @@ class Footprint:
 
 
 def actors(server: int) -> dict[str, int]:
-    """The server's actors by name, as pids. An actor that has ended but was not waited for yet is none."""
+    """The server's actors by name, as pids. An actor that has ended but was not waited for yet is none. A standby that
+    has become an engine is one by name as well."""
     found = {}
     for pid in children(server):
         words = read(f"/proc/{pid}/cmdline").split("\0")
@@ -70,7 +74,8 @@ def footprint(pid: int) -> Footprint | None:
 
 def footprints(server: int) -> dict[str, Footprint]:
     """Of the server and of those actors that are always there, by name."""
-    pids = {"server": server} | {name: pid for name, pid in actors(server).items() if not name.startswith("grammar")}
+    lasting = {name: pid for name, pid in actors(server).items() if not name.startswith(PASSING)}
+    pids = {"server": server} | lasting
     return {name: held for name, pid in pids.items() if (held := footprint(pid)) is not None}
 
 

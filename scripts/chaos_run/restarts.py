@@ -72,6 +72,7 @@ async def measure(recipe: Recipe, times: int) -> Restarts:
 
 async def one(served: Served, complaints: list[str]) -> Restart:
     watched = Watched()
+    await served.until_all_ready()  # a standby too, if the server has one
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watched.read, served.port)
         await watched.until(UNDER_WAY)

@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from scripts.chaos_run import processes
-from scripts.chaos_run.exchange import BrokenAnswerError, ask
+from scripts.chaos_run.exchange import BrokenAnswerError, as_json, ask
 
 LISTENING = re.compile(r"listening on http://[^:\s]+:(\d+)")
 START_SECONDS = 180.0
@@ -84,6 +84,22 @@ class Served:
                 raise ServedFailedError(f"not ready within {seconds:.0f} s")
             await trio.sleep(0.01)
         return trio.current_time() - began
+
+    async def until_all_ready(self, seconds: float = START_SECONDS) -> None:
+        """Also those actors that requests do not wait for. Raises ServedFailedError."""
+        with trio.move_on_after(seconds):
+            while not await self._are_all_ready():
+                self.check_alive()
+                await trio.sleep(0.1)
+            return
+        raise ServedFailedError(f"some actors are not ready within {seconds:.0f} s")
+
+    async def _are_all_ready(self) -> bool:
+        try:
+            status, body = await ask(self.port, "GET", "/ready")
+        except (BrokenAnswerError, OSError):
+            return False
+        return status == 200 and all(actor["ready"] for actor in as_json(body)["actors"])
 
     async def until_listening(self) -> None:
         while not (found := LISTENING.search(self.log.read_text(errors="replace"))):

@@ -120,3 +120,12 @@ def test_nan_is_in_no_range(low, high):
 def test_no_request_timeout_is_no_limit():
     assert Settings().limits.request_seconds == math.inf
     assert Settings(request_timeout=5).limits.request_seconds == 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "stands_by"),
+    [((), True), (("--no-engine-standby",), False), (("--load-format", "dummy"), False)],
+)
+def test_a_process_stands_by_for_engines_that_take_long_to_import(monkeypatch, flags, stands_by):
+    _, settings = parsed(monkeypatch, *flags)
+    assert settings.house(Path("/m")).has_standby == stands_by

@@ -27,6 +27,7 @@ GPU_USERS = {
     "actors.engine.operations",
     "actors.engine.main",
     "actors.engine.weights_offer",
+    "actors.standing_by",
     "actors.weights.main",
 }
 

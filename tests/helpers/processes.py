@@ -15,6 +15,11 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+def is_stopped(pid: int) -> bool:
+    """By a signal. Raises FileNotFoundError if the process is gone and was waited for."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def children(pid: int) -> dict[str, int]:
     """The actors that this process started, by name."""
     found = {}
