@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import trio
@@ -16,8 +17,11 @@ def is_gone(pid: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """By a signal. Raises FileNotFoundError if the process is gone and was waited for."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    """A child of ours, with all its threads, by a signal."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it has ended, and was waited for
+        return False
 
 
 def children(pid: int) -> dict[str, int]:
