@@ -12,16 +12,24 @@ MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
+MAX_BYTES = 128 * 2**20
+"""Of what is computed on a device on the way to the noise. Nobody sets memory aside for it, and all at once it would be
+a gigabyte for 256 rows of 150,000."""
+BYTES_PER_NUMBER = 24
+"""Three of 8 bytes are there together at most: see _gumbel."""
 
 
-def gumbel_noise(keys: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Standard Gumbel noise, one row per key of [keys] int64: [keys, vocab_size] float32 there, always finite."""
+def gumbel_noise(keys: torch.Tensor, vocab_size: int, at_once: int | None = None) -> torch.Tensor:
+    """Standard Gumbel noise, one row per key of [keys] int64: [keys, vocab_size] float32 there, always finite.
+
+    `at_once` rows are computed together, which changes no bit of them. By default one on a CPU, where the many passes
+    over a row then stay in the cache, and elsewhere as many as need no more than MAX_BYTES beside the result."""
+    if at_once is None:
+        at_once = 1 if keys.device.type == "cpu" else max(1, MAX_BYTES // (BYTES_PER_NUMBER * vocab_size))
     counters = torch.arange(1, vocab_size + 1, device=keys.device) * _signed(GOLDEN)
-    if keys.device.type != "cpu":
-        return _gumbel(counters + keys.unsqueeze(1)).float()
-    noise = torch.empty(len(keys), vocab_size)
-    for key, row in zip(keys.tolist(), noise, strict=True):  # the many passes over a row then stay in the cache
-        row.copy_(_gumbel(counters + key))
+    noise = torch.empty(len(keys), vocab_size, device=keys.device)
+    for some, rows in zip(keys.unsqueeze(1).split(at_once), noise.split(at_once), strict=True):
+        rows.copy_(_gumbel(counters + some))
     return noise
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpu.noise import gumbel_noise, noise_key
+from gpu.noise import MAX_BYTES, gumbel_noise, noise_key
 
 SEEDS = st.integers(-(2**63), 2**63 - 1)
 
@@ -33,6 +34,31 @@ def test_noise_equals_splitmix64_computed_with_python_integers():
             state ^= state >> 31
             uniform = torch.tensor(((state >> 12) + 0.5) / 2**52, dtype=torch.float64)
             torch.testing.assert_close(row[index], -(-uniform.log()).log(), atol=1e-5, rtol=1e-5)
+
+
+@given(st.integers(1, 9), st.integers(1, 10), st.integers(1, 40))
+def test_how_many_rows_are_computed_at_once_changes_no_bit(rows, at_once, vocab_size):
+    keys = torch.tensor([noise_key(5, position) for position in range(rows)])
+    assert torch.equal(gumbel_noise(keys, vocab_size, at_once), gumbel_noise(keys, vocab_size))
+
+
+class LargestWide(TorchDispatchMode):
+    """The bytes of the largest tensor of 8-byte numbers that an operator made."""
+
+    num_bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.itemsize == 8:
+            self.num_bytes = max(self.num_bytes, made.nbytes)
+        return made
+
+
+def test_on_a_device_the_wide_numbers_of_many_rows_need_a_bounded_memory():
+    keys = torch.empty(256, dtype=torch.int64, device="meta")
+    with LargestWide() as largest:
+        assert gumbel_noise(keys, 150_000).shape == (256, 150_000)
+    assert MAX_BYTES / 8 < 3 * largest.num_bytes <= MAX_BYTES
 
 
 def test_keys_differ_for_neighbouring_seeds_and_positions():
