@@ -116,7 +116,10 @@ class EngineCalls:
 
     def hold_again(self, index: EngineIndex, epoch: Epoch, send: Send) -> None:
         """Tell a new incarnation what its predecessor was told, before it gets requests. Its answers are not awaited:
-        it is held from the first message on, and gives memory back later."""
+        it is held from the first message on, and gives memory back later.
+
+        With nothing to be told the engine is asked: it may be held by an operation whose answer was lost with the
+        output handler. (What it is told it answers with all that it is held by.)"""
         state = self._run_states.get(index, RunState())
         operations: list[UtilityOperation] = []
         if state.sleep_level is not None:
@@ -125,7 +128,7 @@ class EngineCalls:
                 operations.append(WakeUp(awake))
         if state.is_paused:
             operations.append(Pause(PauseMode.KEEP, clear_cache=False))
-        for operation in operations:
+        for operation in operations or [GetState()]:
             send(UtilityRequest(epoch, FIRST_CLIENT, next(self._ids), operation))
 
     def take(self, index: EngineIndex, reply: UtilityReply) -> None:

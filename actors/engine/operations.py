@@ -71,6 +71,8 @@ class Operations:
         self._sleeping = Hold.NONE
         self._sleep_level: int | None = None
         self._asleep: list[SleepTag] = []
+        self._num_sleeps = 0  # that were asked for
+        self._num_ended = 0  # the first so many of them, by a wake that was asked for after them
         self._turns = Turns()  # of giving memory back and taking it back
         self._num_profiles = 0
         self._moved = trio.Event()
@@ -106,7 +108,7 @@ class Operations:
             case Sleep():
                 return self._begin_sleep(operation)
             case WakeUp(tags=tags):
-                return partial(self._wake, tags, self._turns.take())
+                return partial(self._wake, tags, self._num_sleeps, self._turns.take())
             case StartProfile():
                 return self._start_profile
             case StopProfile():
@@ -146,16 +148,17 @@ class Operations:
             raise BadRequestError(f"level must be from 0 to {DEEPEST_SLEEP}, not {operation.level}")
         if operation.mode is PauseMode.ABORT:
             self._end_all("The engine was put to sleep before this answer was complete")
+        self._num_sleeps += 1
         self._sleeping = max(self._sleeping, _hold_of(operation.mode))
         self._update()
         turn = None if operation.mode is PauseMode.WAIT else self._turns.take()
-        return partial(self._finish_sleep, operation.level, turn)
+        return partial(self._finish_sleep, self._num_sleeps, operation.level, turn)
 
-    async def _finish_sleep(self, level: int, turn: Turn | None) -> RunState:
-        while self._sleeping is Hold.NEW and self._scheduler.num_begun:
+    async def _finish_sleep(self, number: int, level: int, turn: Turn | None) -> RunState:
+        while number > self._num_ended and self._sleeping is Hold.NEW and self._scheduler.num_begun:
             await self._moved.wait()
         async with turn or self._turns.take():
-            if self._sleeping is Hold.NONE:
+            if number <= self._num_ended:
                 raise ConflictError("the engine was woken before it slept")
             self._sleeping = Hold.ALL
             self._update()
@@ -165,14 +168,17 @@ class Operations:
             self._sleep_level = max(level, self._sleep_level or 0)
         return self.run_state
 
-    async def _wake(self, tags: list[SleepTag], turn: Turn) -> RunState:
+    async def _wake(self, tags: list[SleepTag], num_sleeps: int, turn: Turn) -> RunState:
+        """The end of the first `num_sleeps` sleeps. Those that were asked for since go on holding the scheduler."""
         async with turn:
             wanted = set(tags or SleepTag)
             wakes = [tag for tag in self._asleep if tag in wanted]
             if wakes:
                 self._asleep = await self._stepper.apply(lambda runner: runner.wake(wakes))
             if not self._asleep and (wakes or SleepTag.SCHEDULING in wanted):
-                self._sleeping, self._sleep_level = Hold.NONE, None
+                self._num_ended, self._sleep_level = num_sleeps, None
+                if num_sleeps == self._num_sleeps:
+                    self._sleeping = Hold.NONE
                 self._update()
         return self.run_state
 

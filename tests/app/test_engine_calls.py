@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from app.engine import Prompt
 from app.engine_calls import combined
 from app.engine_client import ActorEngineClient
-from protocol.errors import ConflictError, DeadlineError, UnavailableError
+from protocol.errors import ConflictError, DeadlineError, EngineDeadError, UnavailableError
 from protocol.messages import (
     AbortAll,
     EngineCoreRequest,
@@ -159,6 +159,29 @@ async def test_a_wait_ends_when_its_last_request_is_aborted(checkpoint, autojump
         assert client.run_state.is_sleeping
 
 
+@pytest.mark.parametrize("later", [Sleep(1, KEEP), Sleep(1, WAIT), Sleep(2, ABORT)], ids=str)
+async def test_a_wake_does_not_undo_the_sleep_that_was_asked_for_after_it(checkpoint, autojump_clock, later):
+    async with open_slow(checkpoint) as (client, _, _):
+        await one(client, Sleep(2, KEEP))
+        states = {}
+
+        async def ask(operation: object) -> None:
+            states[type(operation)] = await one(client, operation)
+
+        async with trio.open_nursery() as nursery:
+            for operation in (WakeUp(), later):
+                nursery.start_soon(ask, operation)
+                await trio.lowlevel.checkpoint()
+        assert states[WakeUp] == RunState()
+        assert states[Sleep].sleep_level == later.level
+        assert (await client.engine_state(0)).run_state == states[Sleep]
+        async with meanwhile(client, *SHORT) as answers:
+            await trio.sleep(100)
+            assert client.num_requests == 1
+            await one(client, WakeUp())
+        assert answers
+
+
 async def test_only_what_is_asked_for_is_woken_and_nothing_runs_before_all_is(checkpoint, autojump_clock):
     async with open_slow(checkpoint) as (client, _, _):
         await one(client, Sleep(2, KEEP))
@@ -214,6 +237,29 @@ async def test_who_dies_while_all_is_held_comes_back_held(checkpoint, autojump_c
                 await trio.sleep(10)
             assert [len(entry.token_ids) for entry in client.live()] == told
             assert (await client.engine_state(0)).run_state == state
+            await one(client, release)
+        assert answers == expected
+
+
+@pytest.mark.parametrize(("hold", "release"), [(Sleep(1, WAIT), WakeUp()), (Pause(WAIT), Resume())], ids=str)
+async def test_a_hold_whose_answer_is_lost_is_known_and_can_be_ended(checkpoint, autojump_clock, hold, release):
+    async with open_slow(checkpoint) as (client, house, nursery):
+        expected = await collect(client, *LONG)
+        async with meanwhile(client, *LONG) as answers:
+
+            async def ask() -> None:
+                with pytest.raises(EngineDeadError):
+                    await one(client, hold)
+
+            async with trio.open_nursery() as asking:
+                asking.start_soon(ask)
+                await trio.sleep(STEP)
+                house.kill("output-0")
+            await wait_all_tasks_blocked()
+            nursery.start_soon(house.run_output)
+            await trio.sleep(10)
+            assert client.run_state.is_held
+            assert (await client.engine_state(0)).run_state == client.run_state
             await one(client, release)
         assert answers == expected
 
