@@ -197,8 +197,10 @@ inline void attend_tile(const CachedHead& head, Query* queries, int start, Ahead
     for (int q = 0; q < kCount; q++) {
         begin[q] = std::max(start, queries[q].first);
         end[q] = std::max(begin[q], std::min(start + kTilePositions, queries[q].last));
-        from = std::min(from, begin[q] / kStrip * kStrip);
-        to = std::max(to, end[q]);
+        if (begin[q] < end[q]) {  // else its window begins behind this tile
+            from = std::min(from, begin[q] / kStrip * kStrip);
+            to = std::max(to, end[q]);
+        }
         common_begin = std::max(common_begin, begin[q]);
         common_end = std::min(common_end, end[q]);
     }

@@ -34,7 +34,10 @@ inline void quantise_block(const float* x, float inverse, int8_t* values, int32_
     const __m256 factor = _mm256_set1_ps(inverse);
     __m256i whole[4];
     for (int i = 0; i < 4; i++) whole[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), factor));
-    const __m256i first = _mm256_packs_epi32(whole[0], whole[1]), second = _mm256_packs_epi32(whole[2], whole[3]);
+    // NaN becomes the least number there is; what is summed is the -128 that it ends as.
+    const __m256i least = _mm256_set1_epi16(-128);
+    const __m256i first = _mm256_max_epi16(_mm256_packs_epi32(whole[0], whole[1]), least);
+    const __m256i second = _mm256_max_epi16(_mm256_packs_epi32(whole[2], whole[3]), least);
     // Packing works in halves of a register; this puts the groups of four back in order.
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i packed = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order);

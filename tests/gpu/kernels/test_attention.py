@@ -83,7 +83,7 @@ def expected(layer: Layer, qkv: np.ndarray) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"), [(6, 2, 32), (4, 4, 16), (9, 1, 64), (7, 1, 80), (2, 2, 256)]
 )
-@pytest.mark.parametrize("window", [0, 1, 50, 200])
+@pytest.mark.parametrize("window", [0, 1, 10, 50, 200])
 @pytest.mark.parametrize("block_size", [16, 32])
 def test_it_is_what_torch_computes(heads, kv_heads, head_dim, window, block_size):
     layer = Layer(heads, kv_heads, head_dim, block_size, window)
@@ -94,12 +94,12 @@ def test_it_is_what_torch_computes(heads, kv_heads, head_dim, window, block_size
     torch.testing.assert_close(torch.from_numpy(found), expected(layer, qkv), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("window", [0, 37])
+@pytest.mark.parametrize("window", [0, 2, 10, 37])
 def test_instructions_compute_what_plain_code_computes_to_the_last_bit(window):
     results = []
     for library in (None, plain_library()):
         layer = Layer(window=window)
-        results.append(layer.run([row(0, 150, list(range(10)))], random_qkv(150, layer.width), library=library))
+        results.append(layer.run([row(0, 300, list(range(20)))], random_qkv(300, layer.width), library=library))
     np.testing.assert_array_equal(*results)
 
 
