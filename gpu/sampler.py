@@ -2,8 +2,8 @@
 
 Order: grammar bitmask, allowed tokens and logit_bias, bad words, min_tokens; repetition, frequency and presence
 penalties; temperature; top_k; top_p; min_p; Gumbel-max with noise that only (seed, position) decides (gpu/noise).
-The numbers stay where the logits are: one copy there, one copy back, and nothing between waits for the host. Used by
-gpu/torch_runner. A row that cannot be sampled becomes an error of that row.
+The numbers stay where the logits are: one copy there, one more when the batch's members change, one copy back, and
+nothing between waits for the host. Used by gpu/torch_runner. A row that cannot be sampled becomes an error of that row.
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ class Sampler:
         decided on the host; it changes no result."""
         self._together = device.type != "cpu" if together is None else together
         self._staging = Staging(device)
+        self._columns_staging = Staging(device)
         self._columns: SamplingColumns | None = None
 
     def choose(self, logits: torch.Tensor, rows: Sequence[SamplingRow]) -> Chosen:
@@ -135,10 +136,14 @@ class Sampler:
         token_ids = token_ids.masked_fill(blocked, BLOCKED).masked_fill_(broken, BROKEN)
         return Chosen(token_ids, columns, placed.slots)
 
+    def forget(self) -> None:
+        """Keep nothing of the last batch: [rows, vocab] on the device, for each of its features."""
+        self._columns = None
+
     def _columns_of(self, rows: Sequence[SamplingRow], logits: torch.Tensor) -> SamplingColumns:
         slots = [row.slot for row in rows]
         if self._columns is None or self._columns.slots != slots:
-            self._columns = SamplingColumns(slots, logits.shape[1], logits.device, self._together)
+            self._columns = SamplingColumns(slots, logits.shape[1], self._columns_staging, self._together)
         return self._columns
 
 

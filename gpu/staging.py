@@ -1,7 +1,7 @@
 """The way of a step's whole numbers to the device: one copy for all of them, from memory that is pinned where it helps.
 
 A copy out of pageable memory waits for the device, and each one costs some microseconds: a step has a dozen lists.
-Used by gpu/varlen_attention, gpu/graphs and gpu/sampler.
+Used by gpu/varlen_attention, gpu/graphs, gpu/sampler and gpu/sampling_columns.
 """
 
 from __future__ import annotations
