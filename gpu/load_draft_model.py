@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gpu.draft_model import DraftModel
+from gpu.draft_spec import draft_spec
 from gpu.kv_pool import KvPoolSize, free_bytes
 from gpu.load_model import load_model, pick_device
 from gpu.model import Model
@@ -32,11 +33,13 @@ def load_models(
     model gets, where that is not to be judged by the memory."""
     if not isinstance(spec.speculative, DraftModelSpec):
         return *load_model(spec, report, offer), None
-    draft_spec = _draft_spec(spec, spec.speculative)
+    beside = draft_spec(spec)
+    assert beside is not None, "there is a draft model"
+    beside = msgspec.structs.replace(beside, kv_cache_memory_bytes=_kv_bytes(spec))
     if draft_blocks is not None:
-        draft_spec = msgspec.structs.replace(draft_spec, num_gpu_blocks_override=draft_blocks)
+        beside = msgspec.structs.replace(beside, num_gpu_blocks_override=draft_blocks)
     try:
-        draft, draft_size = load_model(draft_spec, lambda done: report(done / 2), offer)
+        draft, draft_size = load_model(beside, lambda done: report(done / 2), offer)
     except (CheckpointError, StartError) as error:
         raise type(error)(f"the draft model {Path(spec.speculative.checkpoint).name}: {error.message}") from error
     kv_bytes = spec.kv_cache_memory_bytes
@@ -47,20 +50,8 @@ def load_models(
     return model, size, DraftModel(draft, draft_size, num_drafts, model.vocab_size, size.max_model_len)
 
 
-def _draft_spec(spec: EngineSpec, speculative: DraftModelSpec) -> EngineSpec:
-    """It goes as far as it can, and to no particular bits. If a number of blocks was asked for, it has as many."""
-    kv_bytes = spec.kv_cache_memory_bytes
-    if kv_bytes is None:
-        kv_bytes = min(free_bytes(pick_device(spec.device))[1] // KV_SHARE, MAX_KV_BYTES)
-    else:
-        kv_bytes //= KV_SHARE
-    return msgspec.structs.replace(
-        spec,
-        checkpoint=speculative.checkpoint,
-        speculative=None,
-        max_model_len=None,
-        kv_cache_memory_bytes=kv_bytes,
-        quantization=None,
-        batch_invariant=False,
-        kv_cache_dtype="auto",
-    )
+def _kv_bytes(spec: EngineSpec) -> int:
+    """Of the draft model."""
+    if spec.kv_cache_memory_bytes is not None:
+        return spec.kv_cache_memory_bytes // KV_SHARE
+    return min(free_bytes(pick_device(spec.device))[1] // KV_SHARE, MAX_KV_BYTES)

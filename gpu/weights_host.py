@@ -11,15 +11,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self, final
 
-import msgspec
-
+from gpu.draft_spec import draft_spec
 from gpu.kernels.build import find_library
 from gpu.kernels.laid_out_file import laid_out_directory, laid_out_path, read_index
 from gpu.kernels.library import KernelLibrary
 from gpu.runner import Report
 from gpu.weight_files import weight_files
 from protocol.errors import CheckpointError
-from protocol.spec import DraftModelSpec, EngineSpec, SharedWeights, WeightsFacts
+from protocol.spec import EngineSpec, SharedWeights, WeightsFacts
 from protocol.tensors import FileTensor
 
 logger = logging.getLogger("trillm.weights")
@@ -31,7 +30,8 @@ class WeightsHost:
 
     def __init__(self, spec: EngineSpec) -> None:
         """`spec` is what the engines are started with."""
-        self._specs = [spec, *_draft(spec)]
+        draft = draft_spec(spec)
+        self._specs = [spec] if draft is None else [spec, draft]
         self._kept = ExitStack()
 
     def __enter__(self) -> Self:
@@ -80,10 +80,3 @@ def find_laid_out(spec: EngineSpec) -> SharedWeights | None:
     if index is None:
         return None
     return SharedWeights(spec.checkpoint, index.size, laid_out=FileTensor(str(path), 0, [index.size], "uint8"))
-
-
-def _draft(spec: EngineSpec) -> list[EngineSpec]:
-    if not isinstance(spec.speculative, DraftModelSpec):
-        return []
-    changes = {"speculative": None, "max_model_len": None, "quantization": None, "batch_invariant": False}
-    return [msgspec.structs.replace(spec, checkpoint=spec.speculative.checkpoint, **changes)]
