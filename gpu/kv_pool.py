@@ -110,8 +110,9 @@ class KvPool:
     def _take(self) -> None:
         layers, num_blocks, block_size = self._shape[:3]
         # Zeroed, since attention multiplies what lies behind a sequence's end with 0: it must be a number.
-        self.keys = _zeros(self._shape, self._dtype, self._device)
-        self.values = _zeros(self._shape, self._dtype, self._device)
+        # Both or none: there may be no room for the second.
+        keys, values = (_zeros(self._shape, self._dtype, self._device) for _ in range(2))
+        self.keys, self.values = keys, values
         # The same memory as rows: by slot (one token) and by block, which a gather copies whole.
         self._slots = [self._rows(layer, num_blocks * block_size) for layer in range(layers)]
         self._blocks = [self._rows(layer, num_blocks) for layer in range(layers)]
@@ -126,7 +127,8 @@ class KvPool:
         self.keys = self.values = torch.empty(0, dtype=self._dtype, device=self._device)
 
     def restore(self) -> None:
-        """Have memory again, at another address and empty, if it was given back."""
+        """Have memory again, at another address and empty, if it was given back. Raises torch's or Python's error, and
+        has none, where there is no room."""
         if self.is_released:
             self._take()
 

@@ -26,12 +26,17 @@ class MovedWeights:
             storage.resize_(0)
 
     def restore(self) -> None:
-        """Back to the device. Raises torch's RuntimeError where it has no room any more."""
-        while self._kept:
-            storage, kept = self._kept[-1]
-            storage.resize_(kept.nbytes())
-            storage.copy_(kept)
-            self._kept.pop()
+        """Back to the device, all of them: raises torch's RuntimeError, and holds nothing there, where it has no room
+        any more."""
+        try:
+            for storage, kept in self._kept:
+                storage.resize_(kept.nbytes())
+                storage.copy_(kept)
+        except RuntimeError:
+            for storage, _ in self._kept:
+                storage.resize_(0)
+            raise
+        self._kept = []
 
 
 def tensors_in(part: object) -> Iterator[torch.Tensor]:

@@ -37,11 +37,13 @@ class Runner(Protocol):
     def sleep(self, level: int) -> list[SleepTag]:
         """Give memory back: on level 1 the KV cache's, and on a GPU the weights' (which are kept in the host's), on
         level 2 the weights' altogether. Returns what is without memory now, which never becomes less by this. No step
-        comes before all of it is woken; what the slots remember stays."""
+        comes before all of it is woken, and all that was in a slot comes anew then: it has lost its blocks. Level 0
+        changes nothing."""
 
     def wake(self, tags: Collection[SleepTag]) -> list[SleepTag]:
         """Take back the memory of these; what was dropped is read again, and the KV cache is empty. Returns what is
-        still without. Raises CheckpointError, and they go on sleeping, for weights that cannot be read any more."""
+        still without. Raises CheckpointError for weights that cannot be read any more, ConflictError if there is no
+        memory for them: what could not be woken sleeps on, and holds none."""
 
     def start_profile(self, path: Path) -> ProfileState:
         """Record the steps from now on. Raises ConflictError if a profile is being recorded already."""

@@ -11,6 +11,7 @@ import torch
 
 from gpu.draft_model import DraftModel
 from gpu.host_memory import give_back_freed_memory
+from gpu.lacking_memory import lacking
 from gpu.last_tokens import LastTokens
 from gpu.load_draft_model import load_models
 from gpu.logprobs import token_logprobs
@@ -27,6 +28,7 @@ from gpu.started_step import FinishedStep, StartedStep
 from gpu.torch_model import TorchModel
 from gpu.torch_recording import TorchRecording
 from gpu.trial import Trial
+from protocol.errors import ConflictError
 from protocol.ids import Slot
 from protocol.messages import ProfileState, SleepTag, TokenLogprobs
 from protocol.spec import EngineFacts, EngineSpec
@@ -144,6 +146,8 @@ class TorchRunner:
             started.result()
         self._underway = []
         if level > 0:
+            self._slots = {}
+            self._sampler.forget()
             self._release_kv()
         if level > 1 and self._reload is not None:
             self._drop_models()
@@ -158,20 +162,36 @@ class TorchRunner:
     @torch.inference_mode()
     def wake(self, tags: Collection[SleepTag]) -> list[SleepTag]:
         if SleepTag.WEIGHTS in tags and SleepTag.WEIGHTS in self._asleep:
-            if self._moved is not None:
-                self._moved.restore()
-                self._moved = None
-            elif self._model is None:
-                assert self._reload is not None, "only what can be loaded again is dropped"
-                self._model, self._draft_model = self._reload()
-                if SleepTag.KV_CACHE in self._asleep:
-                    self._release_kv()
+            self._wake_one("weights", self._restore_weights)
             self._asleep.discard(SleepTag.WEIGHTS)
         if SleepTag.KV_CACHE in tags:
-            for model in self._models():
-                model.restore_kv()
+            self._wake_one("KV cache", self._restore_kv)
             self._asleep.discard(SleepTag.KV_CACHE)  # models that are loaded later come with theirs
         return sorted(self._asleep)
+
+    def _wake_one(self, what: str, restore: Callable[[], None]) -> None:
+        """Raises ConflictError, with what was restored given back, if there is no memory for all of it."""
+        reason = lacking(restore)
+        if reason is None:
+            return
+        if SleepTag.KV_CACHE in self._asleep:
+            self._release_kv()
+        self._give_back()
+        raise ConflictError(f"there is not enough memory to wake the {what}: {reason}")
+
+    def _restore_weights(self) -> None:
+        if self._moved is not None:
+            self._moved.restore()
+            self._moved = None
+        elif self._model is None:
+            assert self._reload is not None, "only what can be loaded again is dropped"
+            self._model, self._draft_model = self._reload()
+            if SleepTag.KV_CACHE in self._asleep:
+                self._release_kv()
+
+    def _restore_kv(self) -> None:
+        for model in self._models():
+            model.restore_kv()
 
     def start_profile(self, path: Path) -> ProfileState:
         return self._profiler.start(path)

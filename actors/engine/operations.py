@@ -22,7 +22,7 @@ from actors.engine.scheduler import Scheduler
 from actors.engine.stepper import Stepper
 from actors.engine.turns import Turn, Turns
 from gpu.runner import Runner
-from protocol.errors import BadRequestError, ConflictError
+from protocol.errors import BadRequestError, ConflictError, TrillmError
 from protocol.messages import (
     AbortAll,
     CacheReset,
@@ -174,13 +174,20 @@ class Operations:
             wanted = set(tags or SleepTag)
             wakes = [tag for tag in self._asleep if tag in wanted]
             if wakes:
-                self._asleep = await self._stepper.apply(lambda runner: runner.wake(wakes))
+                await self._wake_memory(wakes)
             if not self._asleep and (wakes or SleepTag.SCHEDULING in wanted):
                 self._num_ended, self._sleep_level = num_sleeps, None
                 if num_sleeps == self._num_sleeps:
                     self._sleeping = Hold.NONE
                 self._update()
         return self.run_state
+
+    async def _wake_memory(self, tags: list[SleepTag]) -> None:
+        try:
+            self._asleep = await self._stepper.apply(lambda runner: runner.wake(tags))
+        except TrillmError:
+            self._asleep = await self._stepper.apply(lambda runner: runner.sleep(0))  # some of it may be awake
+            raise
 
     # ------------------------------------------------------------------ profiling
 

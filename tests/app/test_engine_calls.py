@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from app.engine import Prompt
 from app.engine_calls import combined
 from app.engine_client import ActorEngineClient
+from gpu.fake_runner import FakeRunner
 from protocol.errors import ConflictError, DeadlineError, EngineDeadError, UnavailableError
 from protocol.messages import (
     AbortAll,
@@ -191,6 +192,37 @@ async def test_only_what_is_asked_for_is_woken_and_nothing_runs_before_all_is(ch
         async with meanwhile(client, *SHORT) as answers:
             assert client.num_requests == 1
             assert await one(client, WakeUp([SleepTag.KV_CACHE])) == RunState()
+        assert answers
+
+
+class FullDevice(FakeRunner):
+    """Has no room for the KV cache, the first time."""
+
+    num_tries = 0
+
+    def wake(self, tags: Collection[SleepTag]) -> list[SleepTag]:
+        self.num_tries += 1
+        if self.num_tries > 1:
+            return super().wake(tags)
+        super().wake({SleepTag.WEIGHTS})
+        raise ConflictError("there is no memory for the KV cache")
+
+
+async def test_what_there_is_no_memory_for_sleeps_on_until_there_is(checkpoint, autojump_clock):
+    async with open_slow(checkpoint) as (client, house, nursery):
+        house.open_runner = FullDevice
+        house.kill("engine-0")
+        await wait_all_tasks_blocked()
+        nursery.start_soon(house.run_engine)
+        await trio.sleep(1)
+        await one(client, Sleep(2, KEEP))
+        with pytest.raises(ConflictError, match="no memory for the KV cache"):
+            await one(client, WakeUp())
+        assert (await client.engine_state(0)).run_state == RunState(False, 2, [SleepTag.KV_CACHE])
+        async with meanwhile(client, *SHORT) as answers:
+            await trio.sleep(100)
+            assert client.num_requests == 1
+            assert await one(client, WakeUp()) == RunState()
         assert answers
 
 

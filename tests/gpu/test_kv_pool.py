@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gpu import kv_pool
 from gpu.config import ModelConfig
 from gpu.kv_dtype import kv_dtype
 from gpu.kv_pool import KvPool, KvPoolSize, free_bytes, kv_block_bytes, kv_pool_size
@@ -126,3 +127,23 @@ def test_a_cache_type_that_is_not_known_is_refused():
     assert kv_dtype("auto", torch.float16) == torch.float16
     with pytest.raises(StartError, match="--kv-cache-dtype 'int4' is none of auto, fp8"):
         kv_dtype("int4", torch.float16)
+
+
+def test_a_pool_that_finds_no_room_for_its_values_takes_none_for_its_keys(monkeypatch):
+    pool = KvPool(KvPoolSize(3, 16, 48, 3 * BLOCK), CONFIG, torch.float32, CPU)
+    pool.release()
+    rooms = [torch.zeros(pool._shape), None]
+
+    def zeros(shape: object, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        room = rooms.pop(0)
+        if room is None:
+            raise MemoryError
+        return room
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(kv_pool, "_zeros", zeros)
+        pool.restore()
+    assert pool.is_released
+    assert (pool.keys.numel(), pool.values.numel()) == (0, 0)
+    pool.restore()
+    assert pool.keys.shape == pool.values.shape == pool._shape

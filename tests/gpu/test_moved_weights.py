@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from gpu.config import ModelConfig
@@ -22,6 +23,35 @@ def test_shared_memory_is_moved_once_and_what_shares_it_still_does():
     assert torch.equal(whole, torch.arange(12.0))
     part[0] = 99
     assert whole[4] == 99
+
+
+class FullDevice:
+    """A storage that there is no room for, the first time."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._storage = storage
+        self._is_full = True
+
+    def resize_(self, num_bytes: int) -> None:
+        if num_bytes and self._is_full:
+            self._is_full = False
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        self._storage.resize_(num_bytes)
+
+    def copy_(self, source: torch.UntypedStorage) -> None:
+        self._storage.copy_(source)
+
+
+def test_weights_come_back_all_together_or_not_at_all():
+    weights = [torch.arange(3.0), torch.arange(5.0), torch.arange(2.0)]
+    moved = MovedWeights(weights)
+    storage, kept = moved._kept[1]
+    moved._kept[1] = (FullDevice(storage), kept)
+    with pytest.raises(torch.OutOfMemoryError):
+        moved.restore()
+    assert [weight.untyped_storage().nbytes() for weight in weights] == [0, 0, 0]
+    moved.restore()
+    assert [weight.tolist() for weight in weights] == [[0, 1, 2], [0, 1, 2, 3, 4], [0, 1]]
 
 
 def test_every_weight_of_a_decoder_is_found(tmp_path):

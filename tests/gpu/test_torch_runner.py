@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import attrs
 import msgspec
@@ -11,7 +12,7 @@ import torch
 
 from gpu.load_model import compute_threads, pick_device
 from gpu.torch_runner import PROMPT_LOGITS_ROWS, TorchRunner
-from protocol.errors import CheckpointError, StartError
+from protocol.errors import CheckpointError, ConflictError, StartError
 from protocol.ids import EngineIndex, Epoch, RequestId, Slot
 from protocol.messages import SleepTag
 from protocol.spec import EngineSpec
@@ -185,4 +186,92 @@ def test_what_sleeps_deep_keeps_its_number_of_blocks_and_its_length(tmp_path):
     assert not runner._model.pool.is_released
     assert attrs.evolve(runner._model.pool.size, num_bytes=0) == attrs.evolve(pool, num_bytes=0)
     assert (facts.num_blocks, facts.max_model_len) == (pool.num_blocks, pool.max_model_len)
+    runner.close()
+
+
+def resumes_as_expected(runner: TorchRunner, expected: object) -> bool:
+    plan = msgspec.structs.replace(plan_of(2, (0, [5, 6, 7], [0])), freed_slots=[Slot(0)])
+    return runner.step(plan).sampled == expected
+
+
+NO_ROOM = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nAnd more."),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", NO_ROOM, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_cache_that_there_is_no_memory_for_sleeps_on_until_there_is(tmp_path, level, error):
+    make_checkpoint(tmp_path, "llama")
+    runner = load(tmp_path)
+    expected = runner.step(plan_of(1, (0, [5, 6, 7], [0]))).sampled
+    runner.sleep(level)
+    runner.wake([SleepTag.WEIGHTS])
+    pool = runner._model.pool
+    take = pool._take
+
+    def fail() -> None:
+        pool._take = take
+        raise error
+
+    pool._take = fail
+    with pytest.raises(ConflictError, match="not enough memory to wake the KV cache"):
+        runner.wake(list(SleepTag))
+    assert runner.sleep(0) == [SleepTag.KV_CACHE]
+    assert runner._model.pool.is_released
+    assert runner.wake(list(SleepTag)) == []
+    assert resumes_as_expected(runner, expected)
+    runner.close()
+
+
+@pytest.mark.parametrize("error", NO_ROOM, ids=lambda error: type(error).__name__)
+def test_weights_that_there_is_no_memory_for_sleep_on_until_there_is(tmp_path, error):
+    make_checkpoint(tmp_path, "llama")
+    runner = load(tmp_path)
+    expected = runner.step(plan_of(1, (0, [5, 6, 7], [0]))).sampled
+    runner.sleep(2)
+    reload = runner._reload
+
+    def fail() -> None:
+        runner._reload = reload
+        raise error
+
+    runner._reload = fail
+    with pytest.raises(ConflictError, match="not enough memory to wake the weights"):
+        runner.wake(list(SleepTag))
+    assert runner.sleep(0) == [SleepTag.KV_CACHE, SleepTag.WEIGHTS]
+    assert runner.wake(list(SleepTag)) == []
+    assert resumes_as_expected(runner, expected)
+    runner.close()
+
+
+def test_what_goes_wrong_otherwise_while_it_wakes_is_no_lack_of_memory(tmp_path):
+    make_checkpoint(tmp_path, "llama")
+    runner = load(tmp_path)
+    runner.sleep(1)
+
+    def fail() -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    runner._model.pool._take = fail
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        runner.wake(list(SleepTag))
+
+
+def test_nothing_of_the_last_batch_is_kept_while_it_sleeps(checkpoint):
+    runner = load(checkpoint)
+    wish = params(logit_bias={3: 1.0}, repetition_penalty=1.1, presence_penalty=0.5, temperature=0.7)
+    new = [NewSequence(Slot(slot), RequestId(str(slot)), [5, 6, 7], [], wish) for slot in range(2)]
+    runner.step(StepPlan(1, [], new, [Row(one.slot, 0, [5, 6, 7], [one.slot], True) for one in new]))
+    columns = runner._sampler._columns
+    kept = [weakref.ref(part.state) for part in [*columns.biased, *columns.seen, *columns.counted]]
+    kept += [weakref.ref(slot.seen) for slot in runner._slots.values()]
+    del columns
+    assert len(kept) > 3
+    runner.sleep(0)
+    assert all(ref() is not None for ref in kept)
+    runner.sleep(1)
+    assert all(ref() is None for ref in kept)
     runner.close()

@@ -86,6 +86,8 @@ class MemoryHouse:
         self._output: Outbox[OutputInput] | None = None
         self._scopes: dict[str, trio.CancelScope] = {}
         self.wire: Wire = straight
+        self.open_runner: Callable[[EngineSpec], FakeRunner] = FakeRunner
+        """Of the next engine."""
         self.max_frame_items: int | None = None
         """The boundary that a real link has in bytes."""
         self.engine_inputs: list[EngineInput] = []
@@ -139,7 +141,7 @@ class MemoryHouse:
         """One incarnation, until it is killed."""
         epoch = self._new_epoch()
         own = msgspec.structs.replace(self._spec, dummy_step_seconds=0.0)
-        stepper = TimedStepper(InlineStepper(FakeRunner(own)), self._spec.dummy_step_seconds)
+        stepper = TimedStepper(InlineStepper(self.open_runner(own)), self._spec.dummy_step_seconds)
         client = MemoryClient(self)
         say, inbox = trio.open_memory_channel[EngineInput](math.inf)
         spec = msgspec.structs.replace(self._spec, epoch=epoch)
