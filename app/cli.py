@@ -72,8 +72,10 @@ def serve(model: str | None = None, *, settings: Annotated[Settings | None, Para
     chosen = settings or Settings()
     set_up_logging(chosen.log_level)
     from app.launch import serve as serve_forever
+    from app.notify import take_variables
 
-    return status_of(lambda: trio.run(serve_forever, chosen, fetch(model, chosen)))
+    manager = take_variables(os.environ)
+    return status_of(lambda: trio.run(serve_forever, chosen, fetch(model, chosen), manager))
 
 
 def status_of(run: Callable[[], int]) -> int:

@@ -35,7 +35,7 @@ class Entry:
     engine_deadline: float | None = None
     """From when on the engine drops it, in seconds of CLOCK_MONOTONIC: absolute, so that no incarnation begins anew."""
     first_token_by: float = math.inf
-    """On trio's clock: how long it may be queued, under --max-queue-time."""
+    """On trio's clock: how long it may be queued, under --max-queue-time, if no other choice of its call has begun."""
     token_ids: list[int] = attrs.field(factory=list)
     """The output tokens that have been put into the mailbox."""
     engine: tuple[EngineIndex, Epoch] | None = None
@@ -61,7 +61,7 @@ class Entry:
     @property
     def due(self) -> float:
         """When it is late if nothing comes of it, on trio's clock."""
-        by = math.inf if self.token_ids else self.first_token_by
+        by = math.inf if self.generation.has_begun else self.first_token_by
         return by if self.deadline is None else min(by, self.deadline.at)
 
     def deliver(self, output: RequestOutput) -> None:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import gc
 import logging
 import math
-import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("trillm")
 
 
-async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
+async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str, str]) -> int:
     """Serve until a signal or a failure; the exit status: 0 after a signal, 1 when the service could not go on.
+    `manager` is what the service manager said in the environment (app/notify.py).
 
     Raises CheckpointError for a checkpoint that cannot be served, and StartError when the address cannot be bound, both
     before any process is started (but for a chat template, which is read later).
@@ -45,7 +46,7 @@ async def serve(settings: Settings, checkpoint: Checkpoint) -> int:
     config = hypercorn_config(settings)
     sockets = listen(config)
     client = engine_client(settings)
-    with open_notifier(os.environ) as notifier, trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with open_notifier(manager) as notifier, trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as actors:
             began = trio.current_time()
             actors.start_soon(client.run_actors, settings.house(checkpoint.directory, checkpoint.draft))

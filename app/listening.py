@@ -26,7 +26,6 @@ def hypercorn_config(settings: Settings) -> Config:
     config.graceful_timeout = settings.shutdown_timeout + AFTER_DRAIN_SECONDS
     config.shutdown_timeout = math.inf  # our own deadlines bound the stopping of the actors
     config.keep_alive_max_requests = 10_000_000
-    config.h2_max_concurrent_streams = 1024
     config.backlog = 1024
     config.loglevel = "WARNING"
     config.errorlog = None

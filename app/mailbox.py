@@ -46,6 +46,11 @@ class ActorGeneration:
     def finished(self) -> bool:
         return not self.unfinished and not self._pending
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether any of its prompts has a token."""
+        return any(self._num_tokens)
+
     def put(self, output: RequestOutput) -> None:
         index = self.unfinished[output.request_id]
         if output.offset != self._num_tokens[index] and output.error is None:

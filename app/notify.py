@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import final
 
@@ -105,12 +105,20 @@ def status_line(engine: EngineClient) -> str:
     return f"{state}; {stats.num_requests_running} running, {stats.num_requests_waiting} waiting"
 
 
+VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
+def take_variables(environment: MutableMapping[str, str]) -> dict[str, str]:
+    """What the manager said, out of the environment, so that no child speaks in our name: to be called before there is
+    one."""
+    return {name: value for name in VARIABLES if (value := environment.pop(name, None)) is not None}
+
+
 @contextmanager
-def open_notifier(environment: MutableMapping[str, str]) -> Iterator[Notifier | None]:
-    """None if no manager listens. Takes the variables away, so that no child speaks in our name."""
-    address = environment.pop("NOTIFY_SOCKET", None)
-    microseconds = environment.pop("WATCHDOG_USEC", "")
-    pid = environment.pop("WATCHDOG_PID", "")
+def open_notifier(variables: Mapping[str, str]) -> Iterator[Notifier | None]:
+    """Of what `take_variables` took. None if no manager listens."""
+    address = variables.get("NOTIFY_SOCKET")
+    microseconds, pid = variables.get("WATCHDOG_USEC", ""), variables.get("WATCHDOG_PID", "")
     if not address:
         yield None
         return

@@ -30,11 +30,12 @@ from app.chunked_body import framed_here
 from app.descriptors import ConnectionLimit, raise_descriptor_limit
 from app.engine_client import ActorEngineClient
 from app.factory import create_app
+from app.http1 import http1_only
 from app.launch import checked, engine_client
 from app.listening import address
 from app.metrics import Metrics
 from app.model_card import ModelCard, read_generation_config
-from app.notify import Notifier, ServiceReport
+from app.notify import Notifier, ServiceReport, take_variables
 from app.render import ChatTemplate
 from app.services import Services
 from app.settings import Settings
@@ -93,7 +94,7 @@ async def run_until_stopped(
     sends = BoundedSends(service.settings.send_timeout)
     report = ServiceReport(service.client, notifier)
     stop = trio.Event()
-    with sends.installed(), framed_here(), ConnectionLimit(raise_descriptor_limit()).installed():
+    with sends.installed(), framed_here(), http1_only(), ConnectionLimit(raise_descriptor_limit()).installed():
         async with trio.open_nursery() as around:
             around.start_soon(report.run, service.client.attached_once)
             around.start_soon(stop_on_signal, signals, service, sends, stop, report)
@@ -166,6 +167,7 @@ def create_app_from_environment() -> QuartTrio:
     from app.cli import fetch, keep_files_ours, refuse, set_up_logging, settings_from_environment
 
     try:
+        take_variables(os.environ)  # hypercorn does not speak with a service manager, and nobody else is to
         model, settings = settings_from_environment()
         set_up_logging(settings.log_level)
         keep_files_ours()
@@ -213,7 +215,7 @@ def attach_to_lifespan(service: Service, house: HouseSpec) -> QuartTrio:
 
 async def live_in_worker(service: Service, house: HouseSpec) -> None:
     limit = ConnectionLimit(raise_descriptor_limit())
-    with BoundedSends(service.settings.send_timeout).installed(), framed_here(), limit.installed():
+    with BoundedSends(service.settings.send_timeout).installed(), framed_here(), http1_only(), limit.installed():
         await live_with_actors(service, house)
 
 

@@ -145,11 +145,11 @@ def _native(
             "--dtype float32 computes with torch, which has it"
         )
     plan, library, path = choice.plan, choice.library, choice.path
-    laid_out = None if path is None else map_laid_out(path, plan.stacks)
+    laid_out = None if path is None else map_laid_out(path, plan.stacks, library.lanes)
     if laid_out is None and offer is not None:
         share = offer.wait(spec.checkpoint)
         if share is not None and share.laid_out is not None:
-            laid_out = map_laid_out(Path(share.laid_out.path), plan.stacks)
+            laid_out = map_laid_out(Path(share.laid_out.path), plan.stacks, library.lanes)
     if laid_out is None:
         laid_out = open_laid_out(path, plan.stacks, source, library.lanes)
     weights = plan.weights(laid_out, WeightLoader(source, torch.float32, torch.device("cpu"), report))

@@ -132,8 +132,16 @@ def admin_routes(services: Services) -> Blueprint:
 async def refuse_other_pages() -> None:
     """Raises NotLocalError for what a browser sends on behalf of a page that is not from here."""
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != request.host:
+    if origin is not None and not is_here(origin, request.host):
         raise NotLocalError(f"Web pages of other origins may not operate this server: {origin[:100]}")
+
+
+def is_here(origin: str, host: str) -> bool:
+    """Whether a page of this origin is one of ours."""
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:  # no URL at all
+        return False
 
 
 def _mode() -> PauseMode:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from gpu.kernels.laid_out_file import ALIGNMENT, MAGIC, Entry, Index, laid_out_path, read_index
-from gpu.kernels.layout import FORMATS, Format, lay_out
+from gpu.kernels.layout import FORMATS, Format, laid_out_bytes, lay_out
 from gpu.weights import WeightSource
 
 __all__ = [
@@ -77,7 +77,7 @@ def open_laid_out(
     Raises CheckpointError for tensors that cannot be read.
     """
     if path is not None and make_laid_out(path, stacks, source, lanes):
-        mapped = map_laid_out(path, stacks)
+        mapped = map_laid_out(path, stacks, lanes)
         if mapped is not None:
             return mapped
     return {stack.key: _matrix(stack, _laid_out(stack, source, lanes)) for stack in stacks}
@@ -90,7 +90,7 @@ def make_laid_out(
 
     Raises CheckpointError for tensors that cannot be read.
     """
-    if map_laid_out(path, stacks) is not None:
+    if map_laid_out(path, stacks, lanes) is not None:
         return True
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,12 +125,18 @@ def _aligned_empty(nbytes: int) -> np.ndarray:
     return spacious[first : first + nbytes]
 
 
-def map_laid_out(path: Path, stacks: Sequence[Stack]) -> dict[str, LaidOutMatrix] | None:
+def _has(index: Index, stack: Stack, lanes: int) -> bool:
+    """Whether there are as many bytes as the kernels will read: they look at no bounds."""
+    entry = index.entries.get(stack.key)
+    return entry is not None and entry.nbytes == laid_out_bytes(FORMATS[stack.kind], stack.rows, stack.columns, lanes)
+
+
+def map_laid_out(path: Path, stacks: Sequence[Stack], lanes: int) -> dict[str, LaidOutMatrix] | None:
     """None if the file is not there, or not the whole of what is asked for."""
     try:
         with path.open("rb") as file:
             index = read_index(file)
-            if index is None or any(stack.key not in index.entries for stack in stacks):
+            if index is None or any(not _has(index, stack, lanes) for stack in stacks):
                 return None
             data = np.frombuffer(mmap.mmap(file.fileno(), index.size, access=mmap.ACCESS_READ), dtype=np.uint8)
     except (OSError, ValueError):

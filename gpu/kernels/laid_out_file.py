@@ -70,4 +70,6 @@ def read_index(file: BinaryIO) -> Index | None:
         index = msgspec.json.decode(file.read(length), type=Index)
     except msgspec.DecodeError:
         return None
-    return index if index.size == size else None
+    entries = index.entries.values()
+    is_inside = all(entry.offset >= 0 and 0 < entry.nbytes <= start - entry.offset for entry in entries)
+    return index if index.size == size and is_inside else None

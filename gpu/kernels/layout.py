@@ -34,6 +34,24 @@ class Format(enum.IntEnum):
         return self < Format.FLOAT16
 
 
+_ROW_BYTES = {
+    Format.NIBBLES: 20,
+    Format.NIBBLES_FLOAT: 24,
+    Format.BYTES: 34,
+    Format.BYTES_MINIMUM: 40,
+    Format.BYTES_HALVES: 40,
+    Format.FLOAT16: 2 * BLOCK,
+    Format.BFLOAT16: 2 * BLOCK,
+    Format.FLOAT32: 4 * BLOCK,
+}
+"""Of BLOCK columns of one row, with its scales."""
+
+
+def laid_out_bytes(form: Format, rows: int, columns: int, lanes: int) -> int:
+    """Of a whole matrix, rows filled up to a multiple of `lanes`."""
+    return -(-rows // lanes) * lanes * columns * _ROW_BYTES[form] // BLOCK
+
+
 @attrs.frozen(eq=False)
 class Blocks:
     """A quantised matrix, unpacked as far as interleaving needs it."""

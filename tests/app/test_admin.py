@@ -169,7 +169,13 @@ async def test_a_question_answers_to_head_as_to_get_and_an_order_to_neither() ->
 
 @pytest.mark.parametrize(
     ("origin", "status"),
-    [("https://evil.example", 403), ("null", 403), ("http://localhost:1", 403), ("http://localhost", 200)],
+    [
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("http://localhost:1", 403),
+        ("http://[", 403),
+        ("http://localhost", 200),
+    ],
 )
 async def test_a_web_page_of_another_origin_operates_nothing(origin: str, status: int) -> None:
     under_test = make_app()

@@ -158,6 +158,19 @@ async def test_with_its_first_token_a_request_has_left_the_queue(checkpoint, aut
         assert client.incidents.queue_timeouts == 0
 
 
+async def test_a_call_whose_first_choice_speaks_is_not_taken_for_queued(checkpoint, autojump_clock):
+    """The second waits behind it, in an engine that runs one at a time."""
+    async with open_client(checkpoint, max_queue_seconds=3) as (client, house, _):
+        async with client.generate([a_prompt(1500), a_prompt(1500)]) as generation:
+            await generation.receive()
+            for entry in client.live()[1:]:
+                entry.token_ids.clear()
+            lose_everything(house)
+            await trio.sleep(30)
+            assert client.num_requests == 2
+        assert client.incidents.queue_timeouts == 0
+
+
 # ---------------------------------------------------------------------- over HTTP
 
 

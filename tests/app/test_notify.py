@@ -14,7 +14,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from app.engine import Readiness
-from app.notify import Notifier, ServiceReport, open_notifier, status_line
+from app.notify import Notifier, ServiceReport, open_notifier, status_line, take_variables
 from protocol.messages import EngineStats
 from tests.helpers.app_under_test import make_tokenizer
 from tests.helpers.fake_engine import FakeEngine
@@ -117,8 +117,9 @@ def test_a_watchdog_that_is_not_ours_hears_nothing(manager, more):
 
 def test_children_do_not_inherit_the_way_to_the_manager(manager):
     variables = environment(manager, WATCHDOG_USEC="1", WATCHDOG_PID="1", HOME="/")
-    with open_notifier(variables):
-        assert variables == {"HOME": "/"}
+    taken = take_variables(variables)
+    assert variables == {"HOME": "/"}
+    assert taken == environment(manager, WATCHDOG_USEC="1", WATCHDOG_PID="1")
 
 
 async def test_without_a_manager_nothing_is_sent(engine, autojump_clock):

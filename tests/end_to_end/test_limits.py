@@ -187,3 +187,23 @@ async def test_out_of_descriptors_an_actor_is_still_restarted_and_service_resume
                 await trio.sleep(0.02)
         texts, _ = await some_texts(server)
         assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\6\4\0\0\0\0\0" + b"\0\4\0\0\0\0",  # SETTINGS: send me nothing
+        b"GET /ping HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        b"HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n",
+    ],
+    ids=["preface", "upgrade"],
+)
+async def test_nobody_is_answered_in_http_2(checkpoint, beginning):
+    """Its flow control would let a reader that never reads hold a connection for ever, without a key."""
+    async with open_server(checkpoint) as server:
+        await server.until_said(READY)
+        async with await connect(server) as stream:
+            await stream.send_all(beginning)
+            answer = await stream.receive_some()
+    assert answer.startswith(b"HTTP/1.1 "), answer[:50]
+    assert not answer.startswith(b"HTTP/1.1 101")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import numpy as np
 import pytest
 
 from gpu.kernels.laid_out import Stack, laid_out_path, open_laid_out
-from gpu.kernels.layout import lay_out
-from tests.helpers.kernels import random_raw
+from gpu.kernels.laid_out_file import MAGIC
+from gpu.kernels.layout import FORMATS, laid_out_bytes, lay_out
+from tests.helpers.kernels import KINDS, random_raw
 
 LANES = 8
 STACKS = [Stack("Q4_1", (("a", 24), ("b", 5)), 64), Stack("Q8_0", (("c", 16),), 32)]
@@ -67,6 +69,21 @@ def test_a_file_of_something_else_is_replaced(path, content):
     check(open_laid_out(path, STACKS, Source(), LANES))
 
 
+@pytest.mark.parametrize("change", [(1, 1 << 40), (1, -4096), (0, -4096), (0, 1 << 40)])
+def test_a_file_whose_index_points_elsewhere_is_made_again(path, change):
+    """The kernels look at no bounds."""
+    open_laid_out(path, STACKS, Source(), LANES)
+    content = path.read_bytes()
+    length = int.from_bytes(content[-len(MAGIC) - 8 : -len(MAGIC)], "little")
+    start = len(content) - len(MAGIC) - 8 - length
+    index = json.loads(content[start : start + length])
+    which, by = change
+    index["entries"]["a+b"][which] += by
+    changed = json.dumps(index, separators=(",", ":")).encode().ljust(length)[:length]
+    path.write_bytes(content[:start] + changed + content[start + length :])
+    check(open_laid_out(path, STACKS, Source(), LANES))
+
+
 def test_a_file_that_lacks_a_matrix_is_made_again(path):
     open_laid_out(path, STACKS[:1], Source(), LANES)
     check(open_laid_out(path, STACKS, Source(), LANES))
@@ -92,3 +109,9 @@ def test_another_file_size_or_time_is_another_name(tmp_path):
     assert laid_out_path(tmp_path, [weights], 16) != first
     weights.write_bytes(b"three")
     assert laid_out_path(tmp_path, [weights], LANES) != first
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_size_of_a_laid_out_matrix_is_known_before(kind):
+    raw = random_raw(kind, 21, 256)
+    assert laid_out_bytes(FORMATS[kind], 21, 256, LANES) == lay_out(kind, raw, LANES).nbytes
