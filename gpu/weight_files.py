@@ -1,6 +1,6 @@
 """Which files of a checkpoint directory hold its weights. Imports no torch: also asked where nothing else is loaded.
 
-Used by gpu/weights, and by gpu/weights_host, which has often nothing more to do than this.
+Used by gpu/weights, by gpu/weights_host, which has often nothing more to do than this, and by gpu/shared_weights.
 """
 
 from __future__ import annotations
@@ -42,3 +42,11 @@ def weight_files(checkpoint: Path) -> list[Path]:
     if (checkpoint / INDEX).exists():
         return [checkpoint / shard for shard in sorted(set(weight_map(checkpoint / INDEX).values()))]
     return [checkpoint / SINGLE]
+
+
+def weights_bytes(checkpoint: Path) -> int:
+    """How large they are together; what cannot be looked at counts nothing, for whoever loads it will complain."""
+    try:
+        return sum(file.stat().st_size for file in weight_files(checkpoint))
+    except (OSError, CheckpointError):
+        return 0

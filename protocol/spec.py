@@ -95,7 +95,8 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     profiler_directory: str | None = None
     """Where profiles are written; None refuses them."""
     weights_seconds: float | None = None
-    """How long to wait for the weights actor before loading without it; None: there is none."""
+    """How long to wait for the weights actor before loading without it, beside the time that the checkpoint's size
+    takes at a slow rate (gpu/shared_weights); None: there is none."""
     kv_cache_dtype: str = "auto"
     """"auto" keeps keys and values as they are computed; "fp8", "fp8_e4m3" and "fp8_e5m2" round them to 8 bits."""
 

@@ -176,13 +176,16 @@ class Engine:
         self._publishers[message.client_index].reply(message.call_id, answer)
         self._work.set()
 
-    def _end_all(self, error: str) -> None:
-        """Every request ends with this sentence, also those whose grammars are still being compiled."""
+    def _end_all(self, error: str) -> int:
+        """Every request ends with this sentence, also those whose grammars are still being compiled. How many."""
+        num_compiling = len(self._compiling)
         for (index, request_id), scope in self._compiling.items():
             scope.cancel()
             ended = EngineCoreOutput(request_id, 0, [], finish_reason=FinishReason.ABORT, error=error)
             self._publish([(index, ended)])
-        self._publish(self._scheduler.abort_all(error))
+        ended_too = self._scheduler.abort_all(error)
+        self._publish(ended_too)
+        return num_compiling + len(ended_too)
 
     def _abort(self, index: ClientIndex, ids: list[RequestId]) -> None:
         for request_id in ids:
@@ -278,7 +281,7 @@ async def run_engine_process(spec: EngineSpec, control: Control) -> None:
         pulse.progress = progress
 
     async with (
-        open_offer(spec.weights_seconds, control) as offer,
+        open_offer(spec, control) as offer,
         open_stepper(partial(open_runner, spec, offer=offer), report) as stepper,
     ):
         with open_links(spec.curve) as links:

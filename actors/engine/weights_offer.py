@@ -8,19 +8,23 @@ from contextlib import asynccontextmanager
 import trio
 
 from actors.child import Control
+from gpu.draft_spec import draft_spec
 from gpu.shared_weights import WeightsOffer
+from protocol.spec import EngineSpec
 
 
 @asynccontextmanager
-async def open_offer(seconds: float | None, control: Control) -> AsyncIterator[WeightsOffer | None]:
+async def open_offer(spec: EngineSpec, control: Control) -> AsyncIterator[WeightsOffer | None]:
     """What the supervisor says of the weights actor, for as long as the body runs. None if there is no such actor.
 
     On leaving, nobody waits for it any longer: the loading thread is waited for after that.
     """
-    if seconds is None:
+    if spec.weights_seconds is None:
         yield None
         return
-    offer = WeightsOffer(seconds)
+    draft = draft_spec(spec)
+    checkpoints = [spec.checkpoint] if draft is None else [spec.checkpoint, draft.checkpoint]
+    offer = WeightsOffer(spec.weights_seconds, checkpoints)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_hear, offer, control)
         yield offer

@@ -8,9 +8,14 @@ import trio
 import trio.testing
 
 from actors.engine.weights_offer import open_offer
-from protocol.spec import SharedWeights, Weights, WeightsFacts
+from protocol.ids import EngineIndex, Epoch
+from protocol.spec import EngineSpec, SharedWeights, Weights, WeightsFacts
 
 SHARE = SharedWeights("/m", 1)
+
+
+def spec(seconds: float | None) -> EngineSpec:
+    return EngineSpec(EngineIndex(0), Epoch(1), "", {}, "/m", weights_seconds=seconds)
 
 
 class Told:
@@ -21,13 +26,13 @@ class Told:
 
 
 async def test_without_a_weights_actor_there_is_no_offer():
-    async with open_offer(None, Told()) as offer:
+    async with open_offer(spec(None), Told()) as offer:
         assert offer is None
 
 
 async def test_a_thread_that_waits_is_told_what_there_is():
     control = Told()
-    async with open_offer(60.0, control) as offer, trio.open_nursery() as nursery:
+    async with open_offer(spec(60.0), control) as offer, trio.open_nursery() as nursery:
         found = []
 
         async def wait() -> None:
@@ -40,7 +45,7 @@ async def test_a_thread_that_waits_is_told_what_there_is():
 
 async def test_a_thread_that_waits_is_let_go_when_the_engine_is_cancelled():
     with trio.fail_after(5), trio.CancelScope() as engine:
-        async with open_offer(60.0, Told()) as offer, trio.open_nursery() as nursery:
+        async with open_offer(spec(60.0), Told()) as offer, trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, offer.wait, "/m")
             await trio.testing.wait_all_tasks_blocked()
             engine.cancel()
