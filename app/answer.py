@@ -117,4 +117,5 @@ def _raise_failure(output: RequestOutput) -> None:
     if output.finish_reason is FinishReason.ERROR:
         raise RequestFailedError(output.error or "The engine ended this request with an error")
     if output.finish_reason is FinishReason.ABORT:
-        raise UnavailableError(output.error or "The server ended this request before its answer was complete")
+        told = output.error or "The server ended this request before its answer was complete"
+        raise UnavailableError(told, code="aborted")

@@ -17,6 +17,7 @@ from protocol.errors import ConflictError, DeadlineError, EngineDeadError, Trill
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch
 from protocol.messages import (
     AbortAll,
+    AllAborted,
     EngineState,
     GetState,
     Pause,
@@ -136,7 +137,7 @@ class EngineCalls:
         result = reply.result
         if isinstance(result, RunState):
             self._run_states[index] = result
-        elif isinstance(result, EngineState) and result.run_state is not None:
+        elif isinstance(result, AllAborted | EngineState) and result.run_state is not None:
             self._run_states[index] = result.run_state
         failure = ConflictError if reply.is_conflict else TrillmError
         self._answer(reply.call_id, result or failure(reply.error or "the engine sent an empty answer"))

@@ -11,6 +11,7 @@ from attrs import frozen
 
 from app.auth import PUBLIC_PATHS
 from app.schemas.admin import (
+    AbortAnswer,
     IsPausedAnswer,
     IsSleepingAnswer,
     ProfilesAnswer,
@@ -283,7 +284,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/abort_requests",
         name="abortRequests",
         summary="End all requests. (With a body that lists request_ids it is refused.)",
-        answer=RunStateAnswer,
+        answer=AbortAnswer,
         errors=(HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_IMPLEMENTED, *OF_ENGINES),
     ),
 )

@@ -143,7 +143,7 @@ class Resume(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="resume
 
 
 class AbortAll(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="abort_all"):
-    """Operation: every request ends, with finish reason "abort"; answered with a RunState."""
+    """Operation: every request ends, with finish reason "abort"; answered with an AllAborted."""
 
 
 UtilityOperation = GetState | StartProfile | StopProfile | Sleep | WakeUp | ResetPrefixCache | Pause | Resume | AbortAll
@@ -289,6 +289,14 @@ class CacheReset(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="ca
     """False: requests that run hold blocks, and nothing has been reset."""
 
 
+class AllAborted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="all_aborted"):
+    """Answer to AbortAll."""
+
+    num_requests: int
+    """That it ended. A prompt with several choices is as many requests."""
+    run_state: RunState
+
+
 class EngineState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="engine_state"):
     """Answer to GetState."""
 
@@ -298,7 +306,7 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="e
     run_state: RunState | None = None
 
 
-UtilityResult = EngineState | RunState | ProfileState | CacheReset
+UtilityResult = EngineState | RunState | ProfileState | CacheReset | AllAborted
 
 
 class UtilityReply(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="UTILITY_REPLY"):

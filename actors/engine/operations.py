@@ -25,6 +25,7 @@ from gpu.runner import Runner
 from protocol.errors import BadRequestError, ConflictError, TrillmError
 from protocol.messages import (
     AbortAll,
+    AllAborted,
     CacheReset,
     EngineState,
     GetState,
@@ -59,9 +60,9 @@ class Operations:
         stepper: Stepper,
         pulse: Pulse,
         profiler_directory: Path | None,
-        end_all: Callable[[str], None],
+        end_all: Callable[[str], int],
     ) -> None:
-        """`end_all` ends every request of the engine with a sentence for its client."""
+        """`end_all` ends every request of the engine with a sentence for its client, and says how many these were."""
         self._scheduler = scheduler
         self._stepper = stepper
         self._pulse = pulse
@@ -97,8 +98,7 @@ class Operations:
             case ResetPrefixCache(reset_running_requests=preempts):
                 return CacheReset(self._scheduler.reset_prefix_cache(preempts=preempts))
             case AbortAll():
-                self._end_all("The operator of this server ended this request")
-                return self.run_state
+                return AllAborted(self._end_all("The operator of this server ended this request"), self.run_state)
             case Pause():
                 return self._begin_pause(operation)
             case Resume():

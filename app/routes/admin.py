@@ -18,6 +18,7 @@ from quart import Blueprint, Response, request
 from app.body import decode_body
 from app.engine_calls import combined
 from app.schemas.admin import (
+    AbortAnswer,
     AbortRequestsBody,
     IsPausedAnswer,
     IsSleepingAnswer,
@@ -30,6 +31,7 @@ from app.services import Services
 from protocol.errors import BadRequestError, NotImplementedHereError, NotLocalError
 from protocol.messages import (
     AbortAll,
+    AllAborted,
     CacheReset,
     EngineState,
     GetState,
@@ -124,7 +126,11 @@ def admin_routes(services: Services) -> Blueprint:
                 "its client closes the connection",
                 param="request_ids",
             )
-        return _run_state(await run_state(AbortAll()))
+        results = await services.engine.operate(AbortAll())
+        aborted = [result for result in results if isinstance(result, AllAborted)]
+        num_aborted = sum(one.num_requests for one in aborted)
+        answer = _run_state_answer(combined(one.run_state for one in aborted))
+        return _answer(AbortAnswer(**msgspec.structs.asdict(answer), num_aborted=num_aborted))
 
     return routes
 
@@ -164,9 +170,13 @@ def _flag(name: str, *, default: bool) -> bool:
 
 
 def _run_state(state: RunState, status: str | None = None) -> Response:
+    return _answer(_run_state_answer(state, status))
+
+
+def _run_state_answer(state: RunState, status: str | None = None) -> RunStateAnswer:
     held = "sleeping" if state.is_sleeping else "paused" if state.is_paused else "running"
     asleep = [str(tag) for tag in state.asleep]
-    return _answer(RunStateAnswer(status or held, state.is_paused, state.is_sleeping, state.sleep_level, asleep))
+    return RunStateAnswer(status or held, state.is_paused, state.is_sleeping, state.sleep_level, asleep)
 
 
 def _answer(answer: msgspec.Struct) -> Response:

@@ -23,6 +23,11 @@ class RunStateAnswer(msgspec.Struct, frozen=True):
     """What has given its memory back: "weights", "kv_cache"."""
 
 
+class AbortAnswer(RunStateAnswer, frozen=True):
+    num_aborted: int
+    """How many requests were ended; one with several choices is as many."""
+
+
 class IsSleepingAnswer(msgspec.Struct, frozen=True):
     is_sleeping: bool
 

@@ -11,6 +11,7 @@ from app.operations import OPERATIONS
 from protocol.errors import ConflictError, DeadlineError, UnavailableError
 from protocol.messages import (
     AbortAll,
+    AllAborted,
     CacheReset,
     GetState,
     Pause,
@@ -145,6 +146,19 @@ async def test_ending_some_requests_is_refused_rather_than_ending_all() -> None:
     for body in (b"", b"{}", b'{"request_ids": []}', b'{"request_ids": null}'):
         assert (await under_test.send("POST", "/abort_requests", body)).status_code == 200
     assert under_test.engine.operations == [AbortAll()] * 4
+
+
+async def test_ending_all_requests_is_answered_with_how_many_there_were() -> None:
+    under_test = make_app()
+    under_test.engine.results = {AbortAll: AllAborted(7, RunState(True))}
+    assert (await under_test.send("POST", "/abort_requests", b"")).json == {
+        "status": "paused",
+        "is_paused": True,
+        "is_sleeping": False,
+        "sleep_level": None,
+        "asleep": [],
+        "num_aborted": 7,
+    }
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE"])

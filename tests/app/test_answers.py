@@ -13,6 +13,7 @@ from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion
 
 from protocol.errors import UnavailableError
+from protocol.messages import FinishReason
 from tests.helpers.app_under_test import MODEL, make_app
 from tests.helpers.asgi import Exchange, http_scope
 
@@ -141,6 +142,7 @@ async def test_a_stop_string_is_told_as_the_stop_reason() -> None:
         ({"dies_after": 0}, 500, "engine_dead"),
         ({"dies_after": 2}, 500, "engine_dead"),
         ({"fails_after": {0: 1}}, 500, "request_failed"),
+        ({"fails_after": {0: 1}, "failure": FinishReason.ABORT}, 503, "aborted"),
     ],
 )
 async def test_a_failure_is_an_openai_error(kind: str, engine: Any, status: int, code: str | None) -> None:

@@ -18,6 +18,7 @@ from gpu.fake_runner import FakeRunner
 from protocol.errors import ConflictError, DeadlineError, EngineDeadError, UnavailableError
 from protocol.messages import (
     AbortAll,
+    AllAborted,
     EngineCoreRequest,
     FinishReason,
     GetState,
@@ -117,6 +118,15 @@ async def test_what_is_ended_says_that_it_was(checkpoint, autojump_clock, hold):
         assert [end.finish_reason for end in ends] == [FinishReason.ABORT] * 3
         assert all(end.error for end in ends)
         assert client.num_requests == 0
+
+
+async def test_ending_all_says_how_many_there_were(checkpoint, autojump_clock):
+    async with open_slow(checkpoint, max_num_seqs=2) as (client, _, _), client.generate(LONG) as generation:
+        await generation.receive()
+        await one(client, Pause(KEEP))
+        assert await one(client, AbortAll()) == AllAborted(3, RunState(True))
+        assert await one(client, AbortAll()) == AllAborted(0, RunState(True))
+        assert client.run_state == RunState(True)
 
 
 @pytest.mark.parametrize(("hold", "release"), [(Sleep(2, WAIT), WakeUp()), (Pause(WAIT), Resume())], ids=str)
@@ -329,7 +339,7 @@ async def test_an_answer_that_comes_too_late_still_counts(checkpoint, autojump_c
         with pytest.raises(DeadlineError, match="120 s"):
             await one(client, Sleep(1, KEEP))
         assert not client.run_state.is_sleeping
-        kept[0]()
+        kept[-1]()
         await wait_all_tasks_blocked()
         assert client.run_state.is_sleeping
 

@@ -20,6 +20,8 @@ from app.tokenizer import Tokenizer
 from protocol.errors import EngineDeadError, TrillmError
 from protocol.ids import RequestId
 from protocol.messages import (
+    AbortAll,
+    AllAborted,
     EngineState,
     EngineStats,
     FinishReason,
@@ -103,6 +105,8 @@ class FakeEngine:
             raise result
         if isinstance(operation, GetState):
             return [EngineState(self.stats, [], "idle", self.run_state)]
+        if isinstance(operation, AbortAll) and isinstance(result, RunState):
+            return [AllAborted(0, result)]
         return [result]
 
     def actors(self) -> list[ActorState]:
