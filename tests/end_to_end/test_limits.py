@@ -17,7 +17,7 @@ import httpx
 import pytest
 import trio
 
-from tests.helpers.processes import cpu_seconds
+from tests.helpers.processes import until_seen_asleep
 from tests.helpers.server import LISTENING, READY, Server, open_process, open_server
 
 pytestmark = pytest.mark.process
@@ -48,10 +48,9 @@ def num_descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-async def some_texts(server: Server, count: int = 10) -> tuple[set[str], float]:
-    """What so many streams at once say, and the seconds it takes."""
+async def some_texts(server: Server, count: int = 10) -> set[str]:
+    """What so many streams at once say."""
     texts: set[str] = set()
-    began = trio.current_time()
 
     async def read() -> None:
         async with server.client() as http:
@@ -60,17 +59,20 @@ async def some_texts(server: Server, count: int = 10) -> tuple[set[str], float]:
     async with trio.open_nursery() as nursery:
         for _ in range(count):
             nursery.start_soon(read)
-    return texts, trio.current_time() - began
+    return texts
 
 
 async def test_readers_of_one_byte_a_second_cost_the_others_nothing_and_little_memory(checkpoint):
     async with open_server(checkpoint, *SLOW) as server, AsyncExitStack() as stack, trio.open_nursery() as nursery:
-        alone, took_alone = await some_texts(server)
+        alone = await some_texts(server)
         before = resident_bytes(server.pid)
+        ended = 0
 
         async def sip(client: trio.SocketStream) -> None:
+            nonlocal ended
             while await client.receive_some(1):
                 await trio.sleep(1)
+            ended += 1
 
         many = BODY | {"max_tokens": 1500, "n": 2, "logprobs": 5}
         for _ in range(10):
@@ -79,11 +81,11 @@ async def test_readers_of_one_byte_a_second_cost_the_others_nothing_and_little_m
             nursery.start_soon(sip, client)
         while await server.num_requests() < 20:
             await trio.sleep(0.02)
-        beside, took_beside = await some_texts(server)
+        beside = await some_texts(server)
 
         assert beside == alone
         assert len(alone) == 1
-        assert took_beside < 3 * took_alone + 1  # without a fault it is about the same; a blocked loop takes for ever
+        assert ended == 0, "the others were done first: a loop that waits for a slow one waits for hours"
         assert resident_bytes(server.pid) - before < 100 * 2**20
         nursery.cancel_scope.cancel()
 
@@ -94,7 +96,7 @@ async def test_a_thousand_idle_connections_stay_open_and_are_in_nobody_s_way(che
     async with open_process(command) as server, AsyncExitStack() as stack:
         server.url = (await server.until_said(LISTENING))[1]
         await server.until_said(READY)
-        alone, _ = await some_texts(server)
+        alone = await some_texts(server)
         before = resident_bytes(server.pid)
         clients = []
         ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -104,10 +106,8 @@ async def test_a_thousand_idle_connections_stay_open_and_are_in_nobody_s_way(che
             clients.append(client)
         for client in clients:
             assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
-        cpu = cpu_seconds(server.pid)
-        beside, _ = await some_texts(server)
-        assert beside == alone
-        assert cpu_seconds(server.pid) - cpu < 5
+        assert await some_texts(server) == alone
+        await until_seen_asleep(server.pid)
         assert resident_bytes(server.pid) - before < 200 * 2**20
         for client in clients[::100]:
             await client.send_all(ask)
@@ -141,7 +141,8 @@ ASKED = {
 
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
 async def test_a_connection_that_its_client_ends_gives_its_descriptor_back_at_once(checkpoint, reset):
-    async with open_server(checkpoint, *SLOW) as server:
+    # A standby would be started at some time, and its pipes are descriptors too.
+    async with open_server(checkpoint, "--no-engine-standby", *SLOW) as server:
         await server.until_ready()
         before = num_descriptors(server.pid)
         for what, asked in ASKED.items():
@@ -152,7 +153,7 @@ async def test_a_connection_that_its_client_ends_gives_its_descriptor_back_at_on
                         assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
                     if reset:
                         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            with trio.move_on_after(5) as within:
+            with trio.move_on_after(20) as within:
                 while num_descriptors(server.pid) > before:
                     await trio.sleep(0.02)
             assert not within.cancelled_caught, what
@@ -169,9 +170,7 @@ async def test_out_of_descriptors_an_actor_is_still_restarted_and_service_resume
             for _ in range(80):
                 await stack.enter_async_context(await connect(server))
             await server.until_said(re.compile("a connection was closed: there are .* descriptors"))
-            cpu = cpu_seconds(server.pid)
-            await trio.sleep(1)
-            assert cpu_seconds(server.pid) - cpu < 0.8, "it spins"
+            await until_seen_asleep(server.pid)
             old = server.children()["engine-0"]
             os.kill(old, signal.SIGKILL)
             received = b""
@@ -182,10 +181,10 @@ async def test_out_of_descriptors_an_actor_is_still_restarted_and_service_resume
             assert b'"error"' not in received
             assert b'"finish_reason":"length"' in received
             assert server.children()["engine-0"] != old
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while not await is_served(server):
                 await trio.sleep(0.02)
-        texts, _ = await some_texts(server)
+        texts = await some_texts(server)
         assert len(texts) == 1
 
 

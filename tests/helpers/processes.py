@@ -40,6 +40,11 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
+def is_asleep(pid: int) -> bool:
+    """Whether its main thread waits for something."""
+    return Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def resident_bytes(pid: int) -> int:
     """Of the process's memory, what is in the machine's."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -49,4 +54,11 @@ def resident_bytes(pid: int) -> int:
 async def wait_until_gone(*pids: int) -> None:
     """To be bounded by the caller."""
     while not all(map(is_gone, pids)):
+        await trio.sleep(0.01)
+
+
+async def until_seen_asleep(pid: int, times: int = 20) -> None:
+    """Until so many looks found it asleep: it does not spin, however slow the machine is. The caller sets a bound."""
+    while times:
+        times -= is_asleep(pid)
         await trio.sleep(0.01)
