@@ -95,8 +95,9 @@ class ChildProcess:
         return os.waitid(os.P_PIDFD, self._pidfd, look) is None
 
     def give_way(self, nice: int) -> None:
-        """Let others have the processor first, from 0 (nobody) to 19 (everybody). For the rest of its life. One that gives
-        way more already, since the whole server does, stays as it is: only root may take that back."""
+        """Let others have the processor first, from 0 (nobody) to 19 (everybody). For the rest of its life.
+
+        One that gives way more already, as all of a server may, stays as it is: only root can take that back."""
         if self._popen.poll() is None and os.getpriority(os.PRIO_PROCESS, self.pid) < nice:
             os.setpriority(os.PRIO_PROCESS, self.pid, nice)
 

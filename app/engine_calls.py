@@ -13,7 +13,7 @@ from typing import assert_never, final
 
 import trio
 
-from protocol.errors import ConflictError, DeadlineError, EngineDeadError, TrillmError
+from protocol.errors import ConflictError, DeadlineError, TrillmError, UnavailableError
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch
 from protocol.messages import (
     AbortAll,
@@ -96,7 +96,7 @@ class EngineCalls:
         return state is not None and state.is_held
 
     async def call(self, index: EngineIndex, epoch: Epoch, operation: UtilityOperation, send: Send) -> UtilityResult:
-        """The engine's answer. Raises what the engine says is wrong, EngineDeadError when it goes down, and
+        """The engine's answer. Raises what the engine says is wrong, UnavailableError when it goes down, and
         DeadlineError: it may then do it nevertheless."""
         seconds = seconds_for(operation)
         call_id = next(self._ids)
@@ -104,7 +104,7 @@ class EngineCalls:
         self._calls[call_id] = (index, say)
         try:
             if not send(UtilityRequest(epoch, FIRST_CLIENT, call_id, operation)):
-                raise EngineDeadError(f"engine {index} is gone")
+                raise UnavailableError(f"engine {index} is not ready")
             with trio.fail_after(seconds):
                 result = await answer.receive()
         except trio.TooSlowError:
@@ -146,7 +146,7 @@ class EngineCalls:
         """This engine (None: any) will not answer any more."""
         for call_id, (call_index, _) in list(self._calls.items()):
             if index is None or call_index == index:
-                self._answer(call_id, EngineDeadError(reason))
+                self._answer(call_id, UnavailableError(f"The engine has not done this: {reason}"))
 
     def _answer(self, call_id: int, value: UtilityResult | TrillmError) -> None:
         if call := self._calls.pop(call_id, None):

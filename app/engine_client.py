@@ -223,6 +223,10 @@ class ActorEngineClient:
             generation.fail(error)
             self._abort(generation)
 
+    def end_operations(self, reason: str) -> None:
+        """Nobody waits for an engine's answer any longer."""
+        self._calls.fail(None, reason)
+
     async def run_actors(self, spec: HouseSpec) -> None:
         """Keep the actors alive and serve over them until cancelled; then stop them all."""
         async with open_actors(spec) as house:
@@ -313,13 +317,13 @@ class ActorEngineClient:
             self._actors.send_to_output(abort)
 
     def _go_on(self) -> None:
-        """Hand what waits for an engine to one that is up; of those that may be the cause of deaths, one at a time."""
+        """Hand what waits for an engine to one that is up. Of those that may be the cause of deaths one at a time, and
+        until it has its first token nothing else: it is over soon, and a death from elsewhere hardly falls into it."""
+        if not self._attached or any(entry.is_on_trial for entry in self._live.values() if entry.engine is not None):
+            return
         waiting = [entry for entry in self._live.values() if entry.engine is None]
-        is_on_trial = any(entry.is_on_trial for entry in self._live.values() if entry.engine is not None)
-        for entry in waiting if self._attached else ():
-            if entry.is_on_trial and is_on_trial:
-                continue
-            is_on_trial |= entry.is_on_trial
+        suspects = [entry for entry in waiting if entry.is_on_trial]
+        for entry in suspects[:1] or waiting:
             self.incidents.replays += 1
             if not self._send(entry):
                 entry.engine = None  # it has gone down again: the next one that is up takes it
@@ -360,7 +364,7 @@ class ActorEngineClient:
                 self._failure = reason
                 self._attached.clear()
                 self.end_all(EngineDeadError(f"The service cannot go on: {reason}"))
-                self._calls.fail(None, reason)
+                self.end_operations(reason)
                 self.failed.set()
             case _:
                 assert_never(event)

@@ -17,8 +17,8 @@ from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
 from protocol.messages import EngineCoreRequest, RequestOutput
 
 TRIAL_DEATHS = 2
-"""Engines that died under a request one after the other, from when on it is tried with no other such beside it: so it
-is found out which of them it is."""
+"""Engines that died under it one after the other, from when on it is tried alone: so it is found out whether it is the
+cause."""
 MAX_DEATHS = 3
 """From when on it is taken for the cause, and ends."""
 

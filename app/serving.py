@@ -139,9 +139,11 @@ async def stop_on_signal(
     report.stopping(drain_limit(service))
     service.services.drain.begin()
     stop.set()
-    with trio.move_on_after(drain_limit(service)):
+    # What is held by the operator does not move: nobody would wake it any more.
+    with trio.move_on_after(0 if service.client.run_state.is_held else drain_limit(service)):
         await anext(signals)
     service.client.end_all(UnavailableError("The server is shutting down"))
+    service.client.end_operations("the server is shutting down")
     sends.hurry()
     async for _ in signals:
         pass  # it is being stopped as fast as the deadlines allow

@@ -80,7 +80,8 @@ class Operations:
 
     @property
     def run_state(self) -> RunState:
-        return RunState(self._paused is not Hold.NONE, self._sleep_level, self._asleep)
+        """What is done. A pause that still waits for requests is none yet: the next engine is not to repeat it."""
+        return RunState(self._paused is Hold.ALL, self._sleep_level, self._asleep)
 
     def notice(self) -> None:
         """To be called when the scheduler may have moved: somebody may be waiting for it to be done."""

@@ -15,7 +15,7 @@ from app.engine import Prompt
 from app.engine_calls import combined
 from app.engine_client import ActorEngineClient
 from gpu.fake_runner import FakeRunner
-from protocol.errors import ConflictError, DeadlineError, EngineDeadError, UnavailableError
+from protocol.errors import ConflictError, DeadlineError, UnavailableError
 from protocol.messages import (
     AbortAll,
     AllAborted,
@@ -290,7 +290,7 @@ async def test_a_hold_whose_answer_is_lost_is_known_and_can_be_ended(checkpoint,
         async with meanwhile(client, *LONG) as answers:
 
             async def ask() -> None:
-                with pytest.raises(EngineDeadError):
+                with pytest.raises(UnavailableError):
                     await one(client, hold)
 
             async with trio.open_nursery() as asking:
@@ -395,3 +395,24 @@ async def test_without_a_directory_there_are_no_profiles(checkpoint, autojump_cl
     async with open_client(checkpoint) as (client, _, _):
         with pytest.raises(ConflictError, match="--profiler-dir"):
             await one(client, StartProfile())
+
+
+async def test_a_pause_that_still_waited_is_not_repeated_by_the_next_engine(checkpoint, autojump_clock):
+    """Whoever asks meanwhile whether it is paused hears no, and so does the app."""
+    async with open_slow(checkpoint) as (client, house, nursery):
+        async with client.generate([Prompt([1], SamplingParams(max_tokens=40, seed=1))]) as generation:
+            await generation.receive()
+            async with trio.open_nursery() as asking:
+                asking.start_soon(_expect_failure, client, Pause(WAIT))
+                await trio.sleep(STEP)
+                assert not (await client.engine_state(0)).run_state.is_paused
+                house.kill("engine-0")
+            nursery.start_soon(house.run_engine)
+            while not generation.finished:
+                await generation.receive()
+        assert not client.run_state.is_paused
+
+
+async def _expect_failure(client, operation: object) -> None:
+    with pytest.raises(UnavailableError, match="has not done this"):
+        await one(client, operation)
