@@ -6,6 +6,8 @@ scripts/gpu_check on a CPU, and for the tests.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from gpu.flashinfer_attention import FlashInfer
@@ -26,7 +28,7 @@ class Wrapper:
         last_page_len: torch.Tensor,
         heads: tuple[int, int, int],
         page_size: int,
-        scores: dict[str, object],
+        scores: dict[str, Any],
     ) -> None:
         for one in (begins, indptr, indices, last_page_len):
             assert one.dtype == torch.int32
@@ -117,10 +119,11 @@ class PrefillWrapper(Wrapper):
         )
 
 
-def _known(scores: dict[str, object]) -> dict[str, object]:
+def _known(scores: dict[str, object]) -> dict[str, Any]:
     """Of the keywords of both plans."""
     assert scores.keys() == {"window_left", "logits_soft_cap", "sm_scale", "q_data_type", "kv_data_type"}
     return scores
 
 
-FLASHINFER = FlashInfer(DecodeWrapper, PrefillWrapper, workspace_bytes=64)
+_WRAPPERS: tuple[Any, Any] = (DecodeWrapper, PrefillWrapper)  # their keywords are narrower than PagedWrapper's
+FLASHINFER = FlashInfer(*_WRAPPERS, workspace_bytes=64)

@@ -53,6 +53,7 @@ def varlen_attention(
     for row, length in enumerate(seqused_k.tolist()):
         queries = query[cu_seq_q[row] : cu_seq_q[row + 1]].double()
         if block_table is None:
+            assert cu_seq_k is not None
             keys, values = (part[cu_seq_k[row] : cu_seq_k[row + 1]] for part in (key, value))
         else:
             keys, values = (part[block_table[row].long()].flatten(0, 1) for part in (key, value))
