@@ -49,7 +49,8 @@ END_SECONDS = 5.0
 """After an actor has closed its control pipe, how long until it is no longer waited for but stopped."""
 
 WEIGHTS_SECONDS = 300.0
-"""How long an engine waits for the weights actor, over all its incarnations; after that it loads by itself."""
+"""How long an engine waits for the weights actor, over all its incarnations, beside the time that the checkpoint's size
+takes at a slow rate (gpu/shared_weights); after that it loads by itself."""
 
 WEIGHTS = "weights-0"
 WEIGHTS_NICE = 5

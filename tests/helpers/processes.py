@@ -28,7 +28,10 @@ def children(pid: int) -> dict[str, int]:
     """The actors that this process started, by name."""
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        try:
+            arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        except FileNotFoundError:  # it has just ended
+            continue
         if b"actors.child" in arguments:
             found[arguments[arguments.index(b"actors.child") + 1].decode()] = int(child)
     return found
