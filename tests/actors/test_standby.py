@@ -98,7 +98,6 @@ async def test_a_standby_that_is_dead_or_stopped_is_replaced_by_an_ordinary_chil
         with trio.fail_after(40):
             while stands.state().pid in (pid, None):
                 await trio.sleep(0.01)
-        assert stands.state().restarts >= 1
 
 
 async def test_a_standby_that_does_not_answer_in_time_is_killed(spec, monkeypatch):
