@@ -25,7 +25,7 @@ STANDBY = "standby-0"
 """At least as long as an engine's name, which takes its place in the process's arguments."""
 ANSWER_SECONDS = 2.0
 """From Start to the first heartbeat of a standby that is to be an engine; after that an ordinary child is faster."""
-IMPORT_SECONDS = 120.0
+IMPORT_SECONDS = 600.0
 """It gives way to everybody meanwhile."""
 RETRY_SECONDS = 15.0
 """From a standby's death to the next one."""

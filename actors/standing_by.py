@@ -16,10 +16,6 @@ import trio
 from actors.frames import FrameReader, FrameWriter
 from protocol.spec import Fault, FromChild, Ready, StandbyFacts, ToChild
 
-IMPORT_NICE = 10
-"""Others have the processor first: an engine is serving. Only for the thread that imports, which ends with that: a
-process cannot take back what it has given way."""
-
 
 async def stand_by(reader: FrameReader[ToChild], writer: FrameWriter[FromChild]) -> ToChild | None:
     """What the parent says next, whether or not all is imported by then; None if the parent is gone."""
@@ -55,6 +51,8 @@ async def import_and_say(writer: FrameWriter[FromChild]) -> None:
 def import_engine() -> None:
     import numpy  # noqa: F401  before giving way, since it starts threads that stay as its importer was
 
-    os.nice(IMPORT_NICE)  # on Linux, of this thread alone
+    # An engine is serving, whose threads wait for each other: a processor that one of them lacks for a moment both lack.
+    # So this takes only what nobody else wants. It is for this thread alone, which ends with the import.
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     import actors.engine.main  # noqa: F401
     import gpu.torch_runner  # noqa: F401

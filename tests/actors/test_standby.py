@@ -50,9 +50,12 @@ async def until_ready(stands: Standby) -> int:
     return state.pid
 
 
-def niceness(pid: int) -> set[int]:
+def scheduling(pid: int) -> set[tuple[int, int]]:
     """Of all its threads."""
-    return {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir(f"/proc/{pid}/task")}
+    return {
+        (os.sched_getscheduler(int(thread)), os.getpriority(os.PRIO_PROCESS, int(thread)))
+        for thread in os.listdir(f"/proc/{pid}/task")
+    }
 
 
 async def until_serving(engine: ChildProcess) -> None:
@@ -73,7 +76,7 @@ async def test_the_next_engine_is_the_standby_under_the_engine_s_name(spec):
             assert engine.pid == pid
             await until_serving(engine)
             assert children(os.getpid()) == {"engine-0": pid}
-            assert niceness(pid) == {os.nice(0)}, "it no longer gives way"
+            assert scheduling(pid) == {(os.SCHED_OTHER, os.nice(0))}, "it no longer gives way"
             assert (stands.state().phase, stands.state().restarts) == ("down", 0)
         assert is_gone(pid)
         assert engine.describe_end() == "exited with status 0"
