@@ -51,7 +51,7 @@ async def import_and_say(writer: FrameWriter[FromChild]) -> None:
 def import_engine() -> None:
     import numpy  # noqa: F401  before giving way, since it starts threads that stay as its importer was
 
-    # An engine is serving, whose threads wait for each other: a processor that one of them lacks for a moment both lack.
+    # An engine is serving, whose threads wait for each other: a processor that one lacks for a moment, all lack.
     # So this takes only what nobody else wants. It is for this thread alone, which ends with the import.
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     import actors.engine.main  # noqa: F401
