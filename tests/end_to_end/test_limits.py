@@ -144,6 +144,8 @@ async def test_a_connection_that_its_client_ends_gives_its_descriptor_back_at_on
     # A standby would be started at some time, and its pipes are descriptors too.
     async with open_server(checkpoint, "--no-engine-standby", *SLOW) as server:
         await server.until_ready()
+        async with server.client() as client:  # so that every link between the processes is there
+            assert (await client.post("/v1/completions", json=BODY | {"stream": False, "max_tokens": 2})).is_success
         before = num_descriptors(server.pid)
         for what, asked in ASKED.items():
             for _ in range(10):
