@@ -14,6 +14,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import final
+from weakref import WeakSet
 
 import trio
 from hypercorn.trio.tcp_server import TCPServer
@@ -46,8 +47,9 @@ class ConnectionLimit:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Around two of hypercorn's own methods, for connections that come meanwhile."""
-        original_run, original_read = TCPServer.run, TCPServer._read_data
+        """Around three of hypercorn's own methods, for connections that come meanwhile."""
+        original_run, original_read, original_wait = TCPServer.run, TCPServer._read_data, TCPServer._idle_timeout
+        ended: WeakSet[TCPServer] = WeakSet()
 
         async def run(server: TCPServer) -> None:
             if isinstance(server.stream, trio.SocketStream) and self.is_too_many(server.stream.socket.fileno()):
@@ -57,13 +59,20 @@ class ConnectionLimit:
 
         async def read_data(server: TCPServer) -> None:
             await original_read(server)
-            await server.idle_task.stop()  # nothing more will come: there is nothing to keep it alive for
+            ended.add(server)
+            await server.idle_task.stop()
 
-        TCPServer.run, TCPServer._read_data = run, read_data
+        async def idle_timeout(server: TCPServer) -> None:
+            # Nothing more will come: there is nothing to keep it alive for. An answer that is finished just now would
+            # begin to wait after the wait has been stopped.
+            if server not in ended:
+                await original_wait(server)
+
+        TCPServer.run, TCPServer._read_data, TCPServer._idle_timeout = run, read_data, idle_timeout
         try:
             yield
         finally:
-            TCPServer.run, TCPServer._read_data = original_run, original_read
+            TCPServer.run, TCPServer._read_data, TCPServer._idle_timeout = original_run, original_read, original_wait
 
     def is_too_many(self, descriptor: int) -> bool:
         """A new descriptor is the lowest free one, so its number tells how many are taken. Says so once a second."""

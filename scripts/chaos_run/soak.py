@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import trio
 
-from scripts.chaos_run.aftermath import MORE_DESCRIPTORS, Baseline, leave, settle
+from scripts.chaos_run.aftermath import Baseline, leave, settle
 from scripts.chaos_run.bodies import Ask, asks
 from scripts.chaos_run.client import Client, Manner, choose_manner
 from scripts.chaos_run.processes import Footprint, footprints
@@ -104,7 +104,7 @@ def growths(stages: list[Stage]) -> Iterator[str]:
         allowed = GROWTH_BYTES + GROWTH_PER_REQUEST * (last.requests - first.requests)
         if grown > allowed:
             yield f"{name} grew by {grown / 2**20:.1f} MiB over {last.requests - first.requests} requests"
-        if now.less_children() > before.less_children() + MORE_DESCRIPTORS:
+        if now.less_children() > before.less_children():
             yield f"{name} has {now.descriptors} descriptors, and had {before.descriptors}"
 
 

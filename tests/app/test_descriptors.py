@@ -5,10 +5,15 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 import trio.testing
+from hypercorn.config import Config
+from hypercorn.events import Updated
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
 
 from app.descriptors import MOST, RESERVE, ConnectionLimit
 
@@ -44,3 +49,25 @@ async def test_a_small_limit_keeps_a_quarter_back() -> None:
     limit = ConnectionLimit(64)
     assert not limit.is_too_many(47)
     assert limit.is_too_many(48)
+
+
+async def test_a_connection_whose_client_left_does_not_wait_for_another_request_when_its_answer_ends_just_then(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, theirs = trio.socket.socketpair()
+    server: TCPServer
+
+    async def answers_late(scope: object, receive: Callable[[], Awaitable[dict[str, object]]], *_: object) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await trio.sleep(1)
+        await server.protocol_send(Updated(idle=True))
+
+    with ConnectionLimit(1000).installed():
+        server = TCPServer(answers_late, Config(), WorkerContext(None), {}, trio.SocketStream(ours))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.run)
+            await theirs.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await trio.testing.wait_all_tasks_blocked()
+            theirs.close()
+    assert trio.current_time() < 2
