@@ -381,8 +381,8 @@ class ActorEngineClient:
             self._go_on()
 
     def _lose_engine(self, engine: tuple[EngineIndex, Epoch], reason: str) -> None:
-        """Its requests wait for the next one, but for those that two engines in a row have died under. An engine that
-        was held computed none of them, and did not die of any."""
+        """Its requests wait for the next one, but for those that MAX_DEATHS engines in a row have died under. An engine
+        that was held computed none of them, and did not die of any."""
         was_held = self._calls.is_held(engine[0])
         for request_id, entry in list(self._live.items()):
             if entry.engine == engine:

@@ -12,7 +12,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import final
 
@@ -79,6 +80,14 @@ class Service:
         return self.services.model.served_names[0]
 
 
+@contextmanager
+def hypercorn_mended(sends: BoundedSends) -> Iterator[None]:
+    """All that stands in for hypercorn's own methods while we serve, however it was launched."""
+    limit = ConnectionLimit(raise_descriptor_limit())
+    with sends.installed(), framed_here(), http1_only(), limit.installed():
+        yield
+
+
 # ---------------------------------------------------------------------- `trillm serve`
 
 
@@ -94,7 +103,7 @@ async def run_until_stopped(
     sends = BoundedSends(service.settings.send_timeout)
     report = ServiceReport(service.client, notifier)
     stop = trio.Event()
-    with sends.installed(), framed_here(), http1_only(), ConnectionLimit(raise_descriptor_limit()).installed():
+    with hypercorn_mended(sends):
         async with trio.open_nursery() as around:
             around.start_soon(report.run, service.client.attached_once)
             around.start_soon(stop_on_signal, signals, service, sends, stop, report)
@@ -216,8 +225,7 @@ def attach_to_lifespan(service: Service, house: HouseSpec) -> QuartTrio:
 
 
 async def live_in_worker(service: Service, house: HouseSpec) -> None:
-    limit = ConnectionLimit(raise_descriptor_limit())
-    with BoundedSends(service.settings.send_timeout).installed(), framed_here(), http1_only(), limit.installed():
+    with hypercorn_mended(BoundedSends(service.settings.send_timeout)):
         await live_with_actors(service, house)
 
 

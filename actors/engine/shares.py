@@ -38,7 +38,7 @@ def extend_running(draft: StepDraft, running: Residents, waiting: WaitingQueue, 
             _extend(sequence, draft, running)
     if draft.counts:
         starting = itertools.islice(waiting, running.num_free_slots)
-        lacking = [sequence.num_unplanned_tokens for sequence in (*prompts, *starting)]
+        lacking = (sequence.num_unplanned_tokens for sequence in itertools.chain(prompts, starting))
         draft.end_decodes(budget.next_beside(len(draft.counts), lacking))
     for sequence in prompts:
         _extend(sequence, draft, running)
