@@ -65,12 +65,12 @@ class SharingLoader(WeightLoader):
         self, parts: Parts, columns: int, rearrange: Rearrange | None = None
     ) -> torch.Tensor | PackedWeight:
         self._embedding = None
-        return self._shared_for_linear(linear(parts), self._stacked(parts, (columns,), rearrange))
+        return self._shared(linear(parts), self._stacked(parts, (columns,), rearrange), packs=True)
 
     def also_linear_weight(self, name: str, matrix: torch.Tensor) -> torch.Tensor | PackedWeight:
         assert self._embedding is not None, "a head before the embedding"
         if is_shared_packed(self._embedding):
-            self._shared_for_linear(linear([(name, 0)]), self._embedding)
+            self._shared(linear([(name, 0)]), self._embedding, packs=True)
         self._embedding = None
         return matrix
 
@@ -80,12 +80,8 @@ class SharingLoader(WeightLoader):
         self._sender.seal()
         return table
 
-    def _shared_for_linear(self, name: str, whole: torch.Tensor) -> torch.Tensor:
-        self._tensors[name] = self._sender.share(pack(whole) if is_shared_packed(whole) else whole)
-        return whole.to("meta")
-
-    def _shared(self, name: str, whole: torch.Tensor) -> torch.Tensor:
-        self._tensors[name] = self._sender.share(whole)
+    def _shared(self, name: str, whole: torch.Tensor, packs: bool = False) -> torch.Tensor:
+        self._tensors[name] = self._sender.share(pack(whole) if packs and is_shared_packed(whole) else whole)
         return whole.to("meta")
 
 
