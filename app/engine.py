@@ -15,7 +15,9 @@ from attrs import frozen
 from actors.handles import ActorState
 from app.deadline import Deadline
 from app.incidents import Incidents
-from protocol.messages import EngineStats, RequestOutput, RunState, UtilityOperation, UtilityResult
+from protocol.engine_stats import EngineStats
+from protocol.messages import RequestOutput
+from protocol.operations import RunState, UtilityOperation, UtilityResult
 from protocol.sampling import Grammar, GrammarSource, SamplingParams
 from protocol.spec import EngineFacts
 

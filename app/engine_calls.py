@@ -15,7 +15,8 @@ import trio
 
 from protocol.errors import ConflictError, DeadlineError, TrillmError, UnavailableError
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch
-from protocol.messages import (
+from protocol.messages import UtilityReply, UtilityRequest
+from protocol.operations import (
     AbortAll,
     AllAborted,
     EngineState,
@@ -30,8 +31,6 @@ from protocol.messages import (
     StartProfile,
     StopProfile,
     UtilityOperation,
-    UtilityReply,
-    UtilityRequest,
     UtilityResult,
     WakeUp,
 )

@@ -36,21 +36,11 @@ from app.incidents import Incidents
 from app.journal import MAX_DEATHS, TRIAL_DEATHS, Entry
 from app.late_requests import LateRequests
 from app.mailbox import ActorGeneration
+from protocol.engine_stats import EngineStats
 from protocol.errors import BadRequestError, EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
-from protocol.messages import (
-    AbortRequest,
-    EngineAttached,
-    EngineState,
-    EngineStats,
-    GetState,
-    RequestOutput,
-    RequestOutputs,
-    RunState,
-    UtilityAnswer,
-    UtilityOperation,
-    UtilityResult,
-)
+from protocol.messages import AbortRequest, EngineAttached, RequestOutput, RequestOutputs, UtilityAnswer
+from protocol.operations import EngineState, GetState, RunState, UtilityOperation, UtilityResult
 from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts
 

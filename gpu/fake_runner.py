@@ -17,7 +17,8 @@ from gpu.fake_slots import FakeSlot, FakeSlots, PlanError
 from gpu.profiler import Profiler
 from gpu.started_step import FinishedStep
 from gpu.step_recording import StepRecording
-from protocol.messages import ProfileState, SleepTag, TokenLogprobs
+from protocol.messages import TokenLogprobs
+from protocol.operations import ProfileState, SleepTag
 from protocol.spec import DraftModelSpec, EngineFacts, EngineSpec
 from protocol.step import PromptLogprobs, Row, Sampled, StepPlan, StepResult
 

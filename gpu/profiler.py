@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, final
 
 from protocol.errors import ConflictError
-from protocol.messages import ProfileState
+from protocol.operations import ProfileState
 
 MAX_STEPS = 1000
 MAX_SECONDS = 60.0

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gpu.shared_weights import WeightsOffer
 from gpu.started_step import StartedStep
-from protocol.messages import ProfileState, SleepTag
+from protocol.operations import ProfileState, SleepTag
 from protocol.spec import EngineFacts, EngineSpec
 from protocol.step import StepPlan, StepResult
 

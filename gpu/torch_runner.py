@@ -30,7 +30,8 @@ from gpu.torch_recording import TorchRecording
 from gpu.trial import Trial
 from protocol.errors import ConflictError
 from protocol.ids import Slot
-from protocol.messages import ProfileState, SleepTag, TokenLogprobs
+from protocol.messages import TokenLogprobs
+from protocol.operations import ProfileState, SleepTag
 from protocol.spec import EngineFacts, EngineSpec
 from protocol.step import PENDING, PromptLogprobs, Row, StepPlan, StepResult
 

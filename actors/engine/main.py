@@ -34,8 +34,8 @@ from protocol.messages import (
     FinishReason,
     ResyncRequest,
     UtilityRequest,
-    UtilityResult,
 )
+from protocol.operations import UtilityResult
 from protocol.spec import EngineSpec
 from protocol.step import StepPlan
 

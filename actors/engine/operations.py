@@ -23,7 +23,7 @@ from actors.engine.stepper import Stepper
 from actors.engine.turns import Turn, Turns
 from gpu.runner import Runner
 from protocol.errors import BadRequestError, ConflictError, TrillmError
-from protocol.messages import (
+from protocol.operations import (
     AbortAll,
     AllAborted,
     CacheReset,

@@ -7,6 +7,7 @@ from typing import Protocol, final
 
 import msgspec
 
+from protocol.engine_stats import EngineStats
 from protocol.errors import ConflictError, TrillmError
 from protocol.ids import ClientIndex, Epoch
 from protocol.links import Outbox, send_in_parts
@@ -15,12 +16,11 @@ from protocol.messages import (
     EngineCoreOutputs,
     EngineHeartbeat,
     EngineOutput,
-    EngineStats,
     FinishReason,
     UtilityReply,
-    UtilityResult,
     Welcome,
 )
+from protocol.operations import UtilityResult
 
 
 class Client(Protocol):

@@ -27,8 +27,9 @@ from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.sequence import Constraint, Sequence, SequenceStatus
 from actors.engine.shares import admit_waiting, extend_running, guess_ahead
 from actors.engine.waiting import WaitingQueue
+from protocol.engine_stats import EngineStats
 from protocol.ids import ClientIndex, RequestId
-from protocol.messages import EngineCoreOutput, EngineCoreRequest, EngineStats, FinishReason
+from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
 from protocol.step import Row, Sampled, StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2

@@ -13,6 +13,7 @@ from actors.child import Control, Pulse
 from actors.output.processor import OutputProcessor, Processed
 from actors.output.vocabulary import load_vocabulary
 from protocol.codec import APP_INPUT, ENGINE_INPUT, ENGINE_OUTPUT, OUTPUT_INPUT
+from protocol.engine_stats import EngineStats
 from protocol.ids import ClientIndex, EngineIndex, RequestId
 from protocol.links import Inbox, Links, Outbox, open_links, receive_batch, send_in_parts
 from protocol.messages import (
@@ -25,7 +26,6 @@ from protocol.messages import (
     EngineHeartbeat,
     EngineInput,
     EngineOutput,
-    EngineStats,
     FinishReason,
     OutputInput,
     RequestOutput,

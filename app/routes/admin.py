@@ -29,7 +29,7 @@ from app.schemas.admin import (
 )
 from app.services import Services
 from protocol.errors import BadRequestError, NotImplementedHereError, NotLocalError
-from protocol.messages import (
+from protocol.operations import (
     AbortAll,
     AllAborted,
     CacheReset,

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from app.operations import OPERATIONS
 from protocol.errors import ConflictError, DeadlineError, UnavailableError
-from protocol.messages import (
+from protocol.operations import (
     AbortAll,
     AllAborted,
     CacheReset,

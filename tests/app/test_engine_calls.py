@@ -16,11 +16,10 @@ from app.engine_calls import combined
 from app.engine_client import ActorEngineClient
 from gpu.fake_runner import FakeRunner
 from protocol.errors import ConflictError, DeadlineError, UnavailableError
-from protocol.messages import (
+from protocol.messages import EngineCoreRequest, FinishReason, UtilityReply, UtilityRequest
+from protocol.operations import (
     AbortAll,
     AllAborted,
-    EngineCoreRequest,
-    FinishReason,
     GetState,
     Pause,
     PauseMode,
@@ -31,8 +30,6 @@ from protocol.messages import (
     SleepTag,
     StartProfile,
     StopProfile,
-    UtilityReply,
-    UtilityRequest,
     WakeUp,
 )
 from protocol.sampling import SamplingParams

@@ -15,7 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from app.engine import Readiness
 from app.notify import Notifier, ServiceReport, open_notifier, status_line, take_variables
-from protocol.messages import EngineStats
+from protocol.engine_stats import EngineStats
 from tests.helpers.app_under_test import make_tokenizer
 from tests.helpers.fake_engine import FakeEngine
 

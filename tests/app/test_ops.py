@@ -13,8 +13,8 @@ from actors.handles import ActorState
 from app.engine import Readiness
 from app.engine_client import describe
 from app.incidents import Incidents
+from protocol.engine_stats import EngineStats
 from protocol.ids import Epoch
-from protocol.messages import EngineStats
 from tests.helpers.app_under_test import AppUnderTest, make_app
 
 

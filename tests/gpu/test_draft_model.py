@@ -17,7 +17,8 @@ from gpu.sequence_slot import SequenceSlot
 from gpu.torch_runner import TorchRunner
 from protocol.errors import CheckpointError
 from protocol.ids import RequestId, Slot
-from protocol.messages import EngineCoreRequest, SleepTag
+from protocol.messages import EngineCoreRequest
+from protocol.operations import SleepTag
 from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat
 from protocol.step import NewSequence
 from tests.helpers import tiny_checkpoints, wide_checkpoints

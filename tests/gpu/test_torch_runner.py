@@ -14,7 +14,7 @@ from gpu.load_model import compute_threads, pick_device
 from gpu.torch_runner import PROMPT_LOGITS_ROWS, TorchRunner
 from protocol.errors import CheckpointError, ConflictError, StartError
 from protocol.ids import EngineIndex, Epoch, RequestId, Slot
-from protocol.messages import SleepTag
+from protocol.operations import SleepTag
 from protocol.spec import EngineSpec
 from protocol.step import NewSequence, Row, StepPlan
 from tests.helpers.runner_conformance import Driver, params

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from protocol.engine_stats import EngineStats
 from protocol.ids import ClientIndex, Epoch, RequestId
-from protocol.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, EngineStats
+from protocol.messages import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from protocol.sampling import SamplingParams
 
 

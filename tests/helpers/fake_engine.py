@@ -17,22 +17,11 @@ from app.deadline import Deadline, within
 from app.engine import Prompt, Readiness
 from app.incidents import Incidents
 from app.tokenizer import Tokenizer
+from protocol.engine_stats import EngineStats
 from protocol.errors import EngineDeadError, TrillmError
 from protocol.ids import RequestId
-from protocol.messages import (
-    AbortAll,
-    AllAborted,
-    EngineState,
-    EngineStats,
-    FinishReason,
-    GetState,
-    Logprob,
-    PositionLogprobs,
-    RequestOutput,
-    RunState,
-    UtilityOperation,
-    UtilityResult,
-)
+from protocol.messages import FinishReason, Logprob, PositionLogprobs, RequestOutput
+from protocol.operations import AbortAll, AllAborted, EngineState, GetState, RunState, UtilityOperation, UtilityResult
 from protocol.sampling import Grammar, GrammarSource, SamplingParams
 from protocol.spec import EngineFacts
 from tests.helpers.grammars import checker

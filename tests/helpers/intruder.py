@@ -9,7 +9,8 @@ import msgspec
 
 from protocol import codec, messages
 from protocol.codec import Codec
-from protocol.messages import EngineStats, FinishReason
+from protocol.engine_stats import EngineStats
+from protocol.messages import FinishReason
 from protocol.sampling import SamplingParams
 from tests.helpers.garbled import garbled
 

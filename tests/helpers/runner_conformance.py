@@ -16,7 +16,8 @@ import pytest
 from gpu.runner import Runner
 from protocol.errors import ConflictError
 from protocol.ids import RequestId, Slot
-from protocol.messages import SleepTag, TokenLogprobs
+from protocol.messages import TokenLogprobs
+from protocol.operations import SleepTag
 from protocol.sampling import SamplingParams
 from protocol.step import PENDING, NewSequence, Row, Sampled, StepPlan, StepResult
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
 from protocol.curve import judge, split_address, with_key
+from protocol.engine_stats import EngineStats
 from protocol.links import Links, UnprotectedLinkError, make_curve_keys, open_links
-from protocol.messages import AbortRequest, EngineHeartbeat, EngineStats
+from protocol.messages import AbortRequest, EngineHeartbeat
 
 ANYWHERE = "tcp://127.0.0.1:0"
 

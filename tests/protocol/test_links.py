@@ -12,8 +12,9 @@ import zmq
 from trio.testing import wait_all_tasks_blocked
 
 from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
+from protocol.engine_stats import EngineStats
 from protocol.links import FrameTooLargeError, Links, open_links, receive_batch, send_in_parts
-from protocol.messages import AbortRequest, EngineHeartbeat, EngineStats
+from protocol.messages import AbortRequest, EngineHeartbeat
 
 pytestmark = pytest.mark.process  # real sockets: real time, and a deadline
 

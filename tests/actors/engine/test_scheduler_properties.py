@@ -27,7 +27,8 @@ from actors.engine.hold import Hold
 from actors.engine.scheduler import MAX_IN_FLIGHT
 from actors.engine.sequence import SequenceStatus
 from protocol.ids import ClientIndex, RequestId
-from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, SleepTag
+from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
+from protocol.operations import SleepTag
 from protocol.sampling import Grammar
 from protocol.step import StepPlan
 from tests.helpers.scheduling import DRAFTS, EOS, Bench, Oracle, ScriptedGrammar, a_config, a_request

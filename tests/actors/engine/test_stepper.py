@@ -14,7 +14,7 @@ from actors.engine.stepper import open_stepper
 from gpu.runner import Report
 from gpu.started_step import FinishedStep, StartedStep
 from protocol.errors import CheckpointError
-from protocol.messages import ProfileState, SleepTag
+from protocol.operations import ProfileState, SleepTag
 from protocol.spec import EngineFacts
 from protocol.step import StepPlan, StepResult
 

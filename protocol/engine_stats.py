@@ -1,0 +1,25 @@
+"""What an engine's scheduler counts, as every frame of its outputs tells it (protocol/messages.py)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A reading of the scheduler. Counters are totals since the epoch began."""
+
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    kv_blocks_used: int = 0
+    kv_blocks_total: int = 0
+    num_preemptions: int = 0
+    num_steps: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    prefix_cache_queries: int = 0
+    """Tokens of sequences that started, and those of them that were found in the prefix cache."""
+    prefix_cache_hits: int = 0
+    spec_decode_num_drafts: int = 0
+    """Rows with guesses; the guesses in them, and those that were right."""
+    spec_decode_num_draft_tokens: int = 0
+    spec_decode_num_accepted_tokens: int = 0
