@@ -57,6 +57,8 @@ class EngineLost:
     engine_index: EngineIndex
     epoch: Epoch
     reason: str
+    from_outside: bool = False
+    """Somebody ended it who had nothing to do with what it ran."""
 
 
 @attrs.frozen

@@ -17,6 +17,7 @@ from typing import final
 import trio
 
 from actors.frames import FrameReader, FrameWriter
+from actors.oom_kills import count_oom_kills
 from protocol.codec import FROM_CHILD, TO_CHILD
 from protocol.messages import VERSION
 from protocol.spec import ActorSpec, FromChild, Start, Stop, ToChild
@@ -27,6 +28,8 @@ PASSIVE_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Compute threads must not spin for each other beside the server on shared cores: steps then take many times as long.
 Read by OpenMP when it is loaded; an operator's own setting wins."""
 POLL_SECONDS = 0.1
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""What people and service managers end processes with; a process's own faults end it with others."""
 SIGNAL_NAMES = {int(number): number.name for number in signal.Signals}
 TERMINATE_SECONDS = 2.0
 """How long after SIGTERM, before SIGKILL."""
@@ -42,6 +45,8 @@ class ChildProcess:
         self.name = name
         self.pid = popen.pid
         self._popen = popen
+        self._ended_by_us = False
+        self._oom_kills = count_oom_kills()
         self._pidfd = os.pidfd_open(popen.pid)
         # The streams get descriptors of their own, since Popen's file objects close theirs when they are collected.
         self._stdin = trio.lowlevel.FdStream(os.dup(popen.stdin.fileno()))
@@ -87,6 +92,14 @@ class ChildProcess:
             return f"killed by {SIGNAL_NAMES.get(-code, f'signal {-code}')}"
         return f"exited with status {code}"
 
+    def ended_from_outside(self) -> bool:
+        """Whether somebody else ended it by a signal, for reasons of their own: it has done nothing wrong. The kernel,
+        which kills for want of memory, has reasons; where it does not tell of them, SIGKILL counts as one."""
+        code = self._popen.poll()
+        if code is None or self._ended_by_us or -code not in FROM_OUTSIDE:
+            return False
+        return -code != signal.SIGKILL or (self._oom_kills is not None and count_oom_kills() == self._oom_kills)
+
     def is_running(self) -> bool:
         """Not ended, and not stopped by a signal."""
         if self._popen.poll() is not None:
@@ -103,6 +116,7 @@ class ChildProcess:
 
     def kill(self) -> None:
         if self._popen.poll() is None:
+            self._ended_by_us = True
             self._popen.kill()
 
     async def stop(self) -> None:
@@ -115,6 +129,7 @@ class ChildProcess:
                 pass  # it is leaving already
             await self.wait()
         if self._popen.poll() is None:
+            self._ended_by_us = True
             self._popen.terminate()
             with trio.move_on_after(TERMINATE_SECONDS):
                 await self.wait()

@@ -31,6 +31,7 @@ class Record:
         self.heard_at = trio.current_time()
         self.fault: str | None = None
         self.last_end: str | None = None
+        self.ended_from_outside = False
         self.restarts = -1
         self.silent_ticks = 0
         self.stuck_ticks = 0
@@ -39,6 +40,9 @@ class Record:
         self.epoch, self.process = epoch, process
         self.heartbeat, self.heard_at = Heartbeat(0, "start", 0.0), trio.current_time()
         self.silent_ticks = self.stuck_ticks = 0
+
+    def end(self, process: ChildProcess) -> None:
+        self.last_end, self.ended_from_outside = process.describe_end(), process.ended_from_outside()
 
     def beat(self, heartbeat: Heartbeat) -> None:
         moved = heartbeat.step != self.heartbeat.step or heartbeat.phase != "step"

@@ -1,7 +1,8 @@
 """The parent's side of a standby: a process that has imported what engines need, for the next engine to begin in.
 
-An engine's restart is mostly the import of torch. The standby is made once the engines serve, so that nobody's start
-waits for it, and again after each that was taken. Whatever is wrong with it, an ordinary child takes its place.
+An engine's restart is mostly the import of torch. The standby is made once the engines serve and are idle, so that
+neither anybody's start nor the first answers wait for it, and again after each that was taken, then at once, since
+deaths come in series. Whatever is wrong with it, an ordinary child takes its place.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ ANSWER_SECONDS = 2.0
 """From Start to the first heartbeat of a standby that is to be an engine; after that an ordinary child is faster."""
 IMPORT_SECONDS = 600.0
 """It gives way to everybody meanwhile."""
+QUIET_SECONDS = 2.0
+"""How long the engines have to be idle before the first one is made,"""
+PATIENCE_SECONDS = 20.0
+"""and how long that is waited for."""
+POLL_SECONDS = 0.5
 RETRY_SECONDS = 15.0
 """From a standby's death to the next one."""
 
@@ -46,8 +52,10 @@ class Spare:
 class Standby:
     """`run` has to be running; nothing is started before `want`."""
 
-    def __init__(self, new_epoch: Callable[[], Epoch]) -> None:
+    def __init__(self, new_epoch: Callable[[], Epoch], are_idle: Callable[[], bool]) -> None:
+        """`are_idle`: whether the engines have nothing to do."""
         self._new_epoch = new_epoch
+        self._are_idle = are_idle
         self._wanted = trio.Event()
         self._epoch = Epoch(0)
         self._process: ChildProcess | None = None
@@ -104,6 +112,9 @@ class Standby:
 
     async def run(self) -> None:
         """Until cancelled."""
+        await self._wanted.wait()
+        with trio.move_on_after(PATIENCE_SECONDS):
+            await self._quiet()
         while True:
             await self._wanted.wait()
             try:
@@ -114,6 +125,13 @@ class Standby:
                 self._deaths += 1
                 logger.error("%s ended: %s", STANDBY, self._last_end)
                 await trio.sleep(RETRY_SECONDS)
+
+    async def _quiet(self) -> None:
+        busy_at = trio.current_time()
+        while trio.current_time() < busy_at + QUIET_SECONDS:
+            await trio.sleep(POLL_SECONDS)
+            if not self._are_idle():
+                busy_at = trio.current_time()
 
     async def _one(self) -> bool:
         """From its start until it is taken, which is True, or has ended."""

@@ -86,7 +86,7 @@ class Supervisor:
         self._app = EventOutlet()
         self._epoch = 0
         self._desk = GrammarDesk(spec.engine.checkpoint, self._new_epoch)
-        self._standby = Standby(self._new_epoch) if spec.has_standby else None
+        self._standby = Standby(self._new_epoch, self._are_idle) if spec.has_standby else None
         self._engines: dict[EngineIndex, EngineUp] = {}
         self._output: SendLink[OutputInput] | None = None
         self._weights: Weights | None = None
@@ -126,6 +126,9 @@ class Supervisor:
             for name, record in self._records.items()
         ]
         return states if self._standby is None else [*states, self._standby.state()]
+
+    def _are_idle(self) -> bool:
+        return all(self._records[name].heartbeat.phase == "idle" for name in self._engine_names)
 
     def _all_engines_ready(self) -> bool:
         return all(self._records[name].ready for name in self._engine_names)
@@ -242,7 +245,7 @@ class Supervisor:
             self._engines.pop(index, None)
             if link is not None:
                 link.close()
-        self._app.send_nowait(EngineLost(index, epoch, record.last_end or "?"))
+        self._app.send_nowait(EngineLost(index, epoch, record.last_end or "?", record.ended_from_outside))
 
     async def _output_incarnation(self) -> None:
         epoch = self._new_epoch()
@@ -292,7 +295,7 @@ class Supervisor:
             finally:
                 record.process, record.ready = None, False
                 nursery.cancel_scope.cancel()
-        record.last_end = process.describe_end()
+        record.end(process)
 
     async def _watch(self, record: Record, process: ChildProcess) -> None:
         """A process that hangs is no better than a dead one, which we know what to do with."""

@@ -9,9 +9,10 @@ import json
 import re
 import secrets
 
-from attrs import define, frozen
+from attrs import define
 
 from app.calls import Calls
+from app.parts import CallPiece
 from protocol.messages import FinishReason
 
 _BEGIN = re.compile(r'\s*[\[,]?\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"parameters"\s*:\s*', re.DOTALL)
@@ -24,16 +25,6 @@ class ReadCall:
     id: str
     name: str
     arguments: str = ""
-
-
-@frozen
-class CallPiece:
-    """What is new of a call. Its first piece carries id and name."""
-
-    index: int
-    arguments: str
-    id: str | None = None
-    name: str | None = None
 
 
 class CallReader:

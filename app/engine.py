@@ -16,8 +16,10 @@ from actors.handles import ActorState
 from app.deadline import Deadline
 from app.incidents import Incidents
 from protocol.engine_stats import EngineStats
+from protocol.lora import LoraRequest
 from protocol.messages import RequestOutput
 from protocol.operations import RunState, UtilityOperation, UtilityResult
+from protocol.pooling import PoolingParams
 from protocol.sampling import Grammar, GrammarSource, SamplingParams
 from protocol.spec import EngineFacts
 
@@ -30,6 +32,9 @@ class Prompt:
     sampling_params: SamplingParams
     priority: int = 0
     cache_salt: str = ""
+    lora: LoraRequest | None = None
+    pooling: PoolingParams | None = None
+    """Asks for the prompt's vector instead of what comes after it."""
 
 
 @frozen

@@ -338,11 +338,12 @@ class ActorEngineClient:
             case UtilityAnswer(engine_index=index, reply=reply):
                 if self._attached.get(index) == reply.epoch:
                     self._calls.take(index, reply)
-            case EngineLost(engine_index=index, epoch=epoch, reason=reason):
+            case EngineLost(engine_index=index, epoch=epoch, reason=reason, from_outside=from_outside):
                 self.incidents.deaths[f"engine-{index}"] += 1
                 if self._attached.get(index) == epoch:
                     del self._attached[index]
-                self._lose_engine((index, epoch), f"The engine process that ran this request is gone: {reason}")
+                told = f"The engine process that ran this request is gone: {reason}"
+                self._lose_engine((index, epoch), told, is_innocent=from_outside or self._calls.is_held(index))
             case OutputLost(reason=reason):
                 self.incidents.deaths["output-0"] += 1
                 # The engine still runs them, and drops them when it sees that its subscriber is gone; whichever it
@@ -370,14 +371,13 @@ class ActorEngineClient:
         if was_on_trial:
             self._go_on()
 
-    def _lose_engine(self, engine: tuple[EngineIndex, Epoch], reason: str) -> None:
-        """Its requests wait for the next one, but for those that MAX_DEATHS engines in a row have died under. An engine
-        that was held computed none of them, and did not die of any."""
-        was_held = self._calls.is_held(engine[0])
+    def _lose_engine(self, engine: tuple[EngineIndex, Epoch], reason: str, *, is_innocent: bool) -> None:
+        """Its requests wait for the next one, but for those that MAX_DEATHS engines in a row have died under. They are
+        innocent of the death of an engine that somebody killed, and of one that was held and computed none of them."""
         for request_id, entry in list(self._live.items()):
             if entry.engine == engine:
                 entry.engine = None
-                if was_held:
+                if is_innocent:
                     continue
                 entry.deaths += 1
                 self.incidents.quarantined += entry.deaths == TRIAL_DEATHS

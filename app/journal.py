@@ -41,7 +41,7 @@ class Entry:
     engine: tuple[EngineIndex, Epoch] | None = None
     """Where it runs; None while it waits for an engine to be up again."""
     deaths: int = 0
-    """Engines that died under it since its last token."""
+    """Engines that died under it since its last token, but for those that somebody killed."""
 
     def request(self, epoch: Epoch) -> EngineCoreRequest:
         """As it is sent to an engine, the first time or to go on."""
@@ -56,6 +56,8 @@ class Entry:
             cache_salt=self.prompt.cache_salt,
             continuation_token_ids=list(self.token_ids),
             deadline=self.engine_deadline,
+            lora=self.prompt.lora,
+            pooling=self.prompt.pooling,
         )
 
     @property

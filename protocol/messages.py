@@ -14,7 +14,9 @@ import msgspec
 
 from protocol.engine_stats import EngineStats
 from protocol.ids import ClientIndex, EngineIndex, Epoch, RequestId
+from protocol.lora import LoraRequest
 from protocol.operations import UtilityOperation, UtilityResult
+from protocol.pooling import PoolingParams
 from protocol.sampling import SamplingParams
 
 VERSION = 1
@@ -60,6 +62,10 @@ class EngineCoreRequest(
     """Only requests with the same salt share cached prefixes, so that no timing tells one what another one said."""
     deadline: float | None = None
     """Seconds of CLOCK_MONOTONIC from when on nobody waits for it: the engine then ends it with an error."""
+    lora: LoraRequest | None = None
+    """The adapter to compute it with."""
+    pooling: PoolingParams | None = None
+    """The prompt becomes one vector, and no token is sampled. Then max_tokens is 0, and there is no continuation."""
 
 
 class AbortRequest(
@@ -126,6 +132,8 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """With finish reason "error": why, in one sentence for the client."""
     num_cached_tokens: int = 0
     """Prompt tokens that were not computed because their KV blocks were at hand."""
+    embedding: bytes | None = None
+    """[dimensions] little-endian float32, with finish reason "stop": what was asked for with `pooling`."""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="WELCOME"):
@@ -223,6 +231,8 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stop_reason: int | str | None = None
     error: str | None = None
     num_cached_tokens: int = 0
+    embedding: bytes | None = None
+    """As the engine told it."""
 
 
 class RequestOutputs(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="REQUEST_OUTPUTS"):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from protocol.ids import RequestId, Slot
+from protocol.lora import NO_LORA, LoraId
 from protocol.messages import TokenLogprobs
+from protocol.pooling import PoolingParams
 from protocol.sampling import SamplingParams
 
 PENDING = -1
@@ -30,6 +32,10 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_computed_tokens: int = 0
     """Of prompt and output, whose KV lies in the first blocks of its first row's block table; that row starts there.
     A number of whole blocks. Several slots may hold these blocks, and none of them writes to them."""
+    lora_id: LoraId = NO_LORA
+    """Of an adapter that the runner has."""
+    pooling: PoolingParams | None = None
+    """The row that computes the last prompt token gives a vector, and no row samples."""
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -88,6 +94,16 @@ class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: list[TokenLogprobs]
 
 
+class Pooled(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """For a row that computed the last token of a prompt that is to be pooled. With an error there are no values, and
+    its request ends with that error."""
+
+    slot: Slot
+    values: bytes
+    """[dimensions] little-endian float32."""
+    error: str | None = None
+
+
 class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`sampled` is in the order of the plan's sampling rows. The runner has already appended each token to its slot,
     after the drafts that were accepted."""
@@ -98,3 +114,4 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     drafts: list[list[int]] = []
     """From a runner with a draft model: for each of `sampled`, in this order, guesses at what comes after that token.
     Any may be empty, and so may be the whole. The slot's next row has as many of them as the scheduler likes."""
+    pooled: list[Pooled] = []

@@ -6,18 +6,12 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from app.body import read_body
-from app.calls import Calls, forced_calls
-from app.chat_writer import ChatForm, ChatWriter
-from app.conversation import Conversation, conversation_of
-from app.deadline import deadline_of, within
+from app.chat import prepare_chat
+from app.chat_writer import ChatWriter
 from app.grammar import RequestGrammars
-from app.prompts import engine_prompts, response_head
 from app.respond import respond
-from app.sampling import Wanted, checked_logprobs
 from app.schemas.chat import ChatRequest
 from app.services import Services
-from protocol.errors import BadRequestError
-from protocol.sampling import Grammar
 
 _DECODER = msgspec.json.Decoder(ChatRequest)
 
@@ -28,75 +22,14 @@ def chat_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
     @routes.post("/v1/chat/completions")
     async def create_chat_completion() -> Response:
         body = await read_body(request, _DECODER, services.limits, services.drain)
-        deadline = deadline_of(body.timeout, services.limits)
-        head = response_head(services, body, "chatcmpl")
-        services.facts()
-        calls = forced_calls(body.tools, body.tool_choice, body.parallel_tool_calls is not False, services.limits)
-        wanted = _wanted(body, services)
-        with within(deadline):
-            grammar = await _grammar(body, calls, grammars)
-            token_ids = await encode_chat(services, _conversation(body, services))
-        prompts = engine_prompts(services, body, wanted, [token_ids], grammar)
-        form = ChatForm(
-            bool(body.logprobs), body.prompt_logprobs is not None, bool(body.return_token_ids), token_ids, calls
-        )
+        chat = await prepare_chat(services, grammars, body, "chatcmpl")
         return await respond(
-            services, prompts, len(prompts), bool(body.stream), lambda answer: ChatWriter(head, form, answer), deadline
+            services,
+            chat.prompts,
+            len(chat.prompts),
+            bool(body.stream),
+            lambda answer: ChatWriter(chat.head, chat.form, answer),
+            chat.deadline,
         )
 
     return routes
-
-
-async def encode_chat(services: Services, conversation: Conversation) -> list[int]:
-    """The prompt of a conversation. Raises BadRequestError, also if the model has no chat template."""
-    if services.template is None:
-        raise BadRequestError(
-            "This model's checkpoint has no chat template, so it cannot be talked with; use /v1/completions",
-            code="no_chat_template",
-        )
-    token_ids = await services.template.encode(conversation, services.tokenizer, services.facts().max_model_len)
-    if not token_ids:
-        raise BadRequestError("These messages give an empty prompt", param="messages")
-    return token_ids
-
-
-def _conversation(body: ChatRequest, services: Services) -> Conversation:
-    if body.chat_template is not None:
-        raise BadRequestError("chat_template: requests may not bring their own template", param="chat_template")
-    kwargs = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
-    return conversation_of(
-        body.messages,
-        max_messages=services.limits.max_messages,
-        tools=None if body.tool_choice == "none" else body.tools,
-        documents=body.documents,
-        template_kwargs=kwargs,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        add_special_tokens=body.add_special_tokens,
-    )
-
-
-def _wanted(body: ChatRequest, services: Services) -> Wanted:
-    new_name = body.max_completion_tokens is not None
-    if body.top_logprobs is not None and not body.logprobs:
-        raise BadRequestError("top_logprobs is only allowed with logprobs", param="top_logprobs")
-    top = checked_logprobs("top_logprobs", body.top_logprobs, services.limits)
-    return Wanted(
-        max_tokens=body.max_completion_tokens if new_name else body.max_tokens,
-        max_tokens_param="max_completion_tokens" if new_name else "max_tokens",
-        default_max_tokens=None,
-        min_max_tokens=1,
-        logprobs=(top or 0) if body.logprobs else None,
-        prompt_logprobs=checked_logprobs("prompt_logprobs", body.prompt_logprobs, services.limits),
-    )
-
-
-async def _grammar(body: ChatRequest, calls: Calls | None, grammars: RequestGrammars) -> Grammar | None:
-    asked = await grammars.grammar_of(body)
-    if calls is None:
-        return asked
-    if asked is not None:
-        raise BadRequestError("A forced tool call and a response format exclude each other", param="tool_choice")
-    return await grammars.json_schema(calls.schema, "tools")

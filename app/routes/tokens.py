@@ -7,9 +7,9 @@ from quart import Blueprint, Response, request
 
 from app.body import read_body
 from app.calls import check_tools
+from app.chat import encode_chat
 from app.checks import check_token_ids
 from app.conversation import conversation_of
-from app.routes.chat import encode_chat
 from app.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from app.services import Services
 from protocol.errors import BadRequestError

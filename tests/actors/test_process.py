@@ -64,6 +64,33 @@ async def test_kill_9_is_noticed_at_once(spec):
     assert child.describe_end() == "killed by SIGKILL"
 
 
+@pytest.mark.parametrize(
+    ("number", "from_outside"), [(signal.SIGKILL, True), (signal.SIGSEGV, False), (signal.SIGABRT, False)]
+)
+async def test_whoever_kills_a_child_is_told_from_its_own_faults(spec, number, from_outside):
+    async with open_process(spec, "output-0") as child:
+        await until_ready(child)
+        os.kill(child.pid, number)
+        await child.wait()
+        assert child.ended_from_outside() is from_outside
+
+
+async def test_what_the_kernel_kills_for_want_of_memory_was_not_killed_from_outside(spec, monkeypatch):
+    kills = iter([3, 4])
+    monkeypatch.setattr(process, "count_oom_kills", lambda: next(kills))
+    async with open_process(spec, "output-0") as child:
+        os.kill(child.pid, signal.SIGKILL)
+        await child.wait()
+        assert not child.ended_from_outside()
+
+
+async def test_who_hangs_and_is_killed_by_us_was_not_killed_from_outside(spec):
+    async with open_process(spec, "output-0") as child:
+        child.kill()
+        await child.wait()
+        assert not child.ended_from_outside()
+
+
 async def test_several_tasks_may_wait_for_the_end(spec):
     async with open_process(spec, "output-0") as child, trio.open_nursery() as nursery:
         for _ in range(3):

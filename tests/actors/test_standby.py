@@ -34,9 +34,14 @@ def spec(tmp_path: Path, checkpoint: Path) -> EngineSpec:
     )
 
 
+@pytest.fixture(autouse=True)
+def is_quiet(monkeypatch):
+    monkeypatch.setattr(standby, "QUIET_SECONDS", 0.0)
+
+
 @asynccontextmanager
 async def running() -> AsyncIterator[Standby]:
-    stands = Standby(map(Epoch, count(1)).__next__)
+    stands = Standby(map(Epoch, count(1)).__next__, lambda: True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stands.run)
         yield stands

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from app.engine import Prompt
+from app.journal import MAX_DEATHS
 from protocol.errors import EngineDeadError
 from protocol.messages import EngineCoreRequest, FinishReason
 from protocol.sampling import GrammarKind, GrammarSource, SamplingParams
@@ -140,3 +141,30 @@ async def test_a_request_that_kills_every_engine_ends_and_the_others_go_on(check
         assert incidents.condemned == 1
         assert incidents.quarantined >= 1
         assert incidents.replays >= 2
+
+
+async def test_a_request_is_innocent_of_engines_that_somebody_killed(checkpoint, autojump_clock):
+    async with open_client(checkpoint) as (client, house, nursery):
+        prompt = Prompt([9] * 200, SamplingParams(max_tokens=5, seed=1))
+        expected = await collect(client, prompt)
+        house.kills_from_outside = True
+        results: list[Any] = []
+
+        async def kill_before_the_first_token() -> None:
+            seen = before
+            while not results:
+                new = house.engine_inputs[seen:]
+                seen = len(house.engine_inputs)
+                if any(isinstance(message, EngineCoreRequest) for message in new) and len(kills) < MAX_DEATHS + 2:
+                    kills.append("engine-0")
+                    await kill_and_restart(house, nursery, "engine-0")
+                await trio.lowlevel.checkpoint()
+
+        kills: list[str] = []
+        before = len(house.engine_inputs)
+        async with trio.open_nursery() as asking:
+            asking.start_soon(kill_before_the_first_token)
+            results += await collect(client, prompt)
+        assert results == expected
+        assert client.incidents.deaths == {"engine-0": MAX_DEATHS + 2}
+        assert client.incidents.quarantined == 0

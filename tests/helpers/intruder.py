@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from protocol import codec, messages
+from protocol import codec, messages, operations
 from protocol.codec import Codec
 from protocol.engine_stats import EngineStats
 from protocol.messages import FinishReason
@@ -30,12 +30,12 @@ def templates(epoch: int) -> dict[str, list[object]]:
     abort = messages.AbortRequest(epoch, 0, [MARK])
     output = messages.EngineCoreOutput(MARK, 4, [7], [LOGPROBS], [None, LOGPROBS], FinishReason.STOP, 7)
     told = messages.RequestOutput(MARK, 4, [7], "a", None, None, FinishReason.STOP, "x")
-    reply = messages.UtilityReply(epoch, 0, 5, 10**6, messages.EngineState(STATS, [MARK], "idle"))
+    reply = messages.UtilityReply(epoch, 0, 5, 10**6, operations.EngineState(STATS, [MARK], "idle"))
     return {
         "ENGINE_INPUT": [
             request,
             abort,
-            messages.UtilityRequest(epoch, 0, 10**6, messages.GetState()),
+            messages.UtilityRequest(epoch, 0, 10**6, operations.GetState()),
             messages.ResyncRequest(epoch, 0, {MARK: 4}),
         ],
         "ENGINE_OUTPUT": [

@@ -84,6 +84,8 @@ class MemoryHouse:
         self._client: MemoryClient | None = None
         self._facts: EngineFacts | None = None
         self._output: Outbox[OutputInput] | None = None
+        self.kills_from_outside = False
+        """Whether an engine that is killed has done nothing to deserve it."""
         self._scopes: dict[str, trio.CancelScope] = {}
         self.wire: Wire = straight
         self.open_runner: Callable[[EngineSpec], FakeRunner] = FakeRunner
@@ -162,7 +164,7 @@ class MemoryHouse:
                 self._engine = self._client = self._facts = None
                 self.engine_up = trio.Event()
                 del self._scopes["engine-0"]
-        self._app.send_nowait(EngineLost(ENGINE, epoch, "killed by the test"))
+        self._app.send_nowait(EngineLost(ENGINE, epoch, "killed by the test", self.kills_from_outside))
 
     async def run_output(self) -> None:
         """One incarnation, until it is killed."""

@@ -7,12 +7,12 @@ import typing
 import msgspec
 import pytest
 
-from protocol import codec, messages, spec
+from protocol import codec, engine_stats, messages, operations, spec
 from protocol.messages import FinishReason
 from protocol.sampling import Grammar, GrammarKind, GrammarSource, SamplingParams
 from protocol.tensors import FileTensor
 
-STATS = messages.EngineStats(1, 2, 3, 4, 5, 6, 7, 8)
+STATS = engine_stats.EngineStats(1, 2, 3, 4, 5, 6, 7, 8)
 LOGPROBS = messages.TokenLogprobs([7, 8], [-0.5, -1.5], 1)
 LOGPROB = messages.Logprob(7, "a", b"a", -0.5, 1)
 POSITION = messages.PositionLogprobs(LOGPROB, [LOGPROB])
@@ -21,27 +21,27 @@ PARAMS = SamplingParams(
     logprobs=2, grammar=Grammar("g"),
 )  # fmt: skip
 REQUEST = messages.EngineCoreRequest(2, 0, "r1", [1, 2], PARAMS, 1.5, 3, [9])
-REPLY = messages.UtilityReply(2, 0, 5, 6, messages.EngineState(STATS, ["r1"], "idle", messages.RunState()))
+REPLY = messages.UtilityReply(2, 0, 5, 6, operations.EngineState(STATS, ["r1"], "idle", operations.RunState()))
 ENGINE_SPEC = spec.EngineSpec(0, 1, "ipc://a", {0: "ipc://b"}, "/m")
 OUTPUT_SPEC = spec.OutputSpec(0, 1, "ipc://a", "ipc://b", "/m")
 ENGINE_FACTS = spec.EngineFacts(2048, 100, 16, 512, "cpu", "float32", 1, 2)
 
 OPERATIONS = [
-    messages.StartProfile(),
-    messages.StopProfile(),
-    messages.Sleep(2, messages.PauseMode.WAIT),
-    messages.WakeUp([messages.SleepTag.WEIGHTS, messages.SleepTag.SCHEDULING]),
-    messages.ResetPrefixCache(True),
-    messages.Pause(messages.PauseMode.KEEP, False),
-    messages.Resume(),
-    messages.AbortAll(),
+    operations.StartProfile(),
+    operations.StopProfile(),
+    operations.Sleep(2, operations.PauseMode.WAIT),
+    operations.WakeUp([operations.SleepTag.WEIGHTS, operations.SleepTag.SCHEDULING]),
+    operations.ResetPrefixCache(True),
+    operations.Pause(operations.PauseMode.KEEP, False),
+    operations.Resume(),
+    operations.AbortAll(),
 ]
-RUN_STATE = messages.RunState(True, 1, [messages.SleepTag.KV_CACHE])
+RUN_STATE = operations.RunState(True, 1, [operations.SleepTag.KV_CACHE])
 RESULTS = [
     RUN_STATE,
-    messages.ProfileState("/p", 3, True),
-    messages.CacheReset(False),
-    messages.AllAborted(3, RUN_STATE),
+    operations.ProfileState("/p", 3, True),
+    operations.CacheReset(False),
+    operations.AllAborted(3, RUN_STATE),
 ]
 
 SHARES = spec.WeightsFacts(
@@ -60,7 +60,7 @@ MESSAGES = {
     "ENGINE_INPUT": [
         REQUEST,
         messages.AbortRequest(2, 0, ["r1"]),
-        messages.UtilityRequest(2, 0, 6, messages.GetState()),
+        messages.UtilityRequest(2, 0, 6, operations.GetState()),
         messages.ResyncRequest(2, 0, {"r1": 4}),
         *(messages.UtilityRequest(2, 0, 6, operation) for operation in OPERATIONS),
     ],
@@ -260,8 +260,8 @@ def test_every_member_of_a_union_is_tried_here(name):
 
 
 def test_every_operation_and_every_answer_to_one_is_tried_here():
-    assert {messages.GetState, *map(type, OPERATIONS)} == set(typing.get_args(messages.UtilityOperation))
-    assert {messages.EngineState, *map(type, RESULTS)} == set(typing.get_args(messages.UtilityResult))
+    assert {operations.GetState, *map(type, OPERATIONS)} == set(typing.get_args(operations.UtilityOperation))
+    assert {operations.EngineState, *map(type, RESULTS)} == set(typing.get_args(operations.UtilityResult))
 
 
 @pytest.mark.parametrize(("name", "message"), CASES, ids=lambda value: type(value).__name__)
