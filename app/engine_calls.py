@@ -18,11 +18,15 @@ from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch
 from protocol.messages import UtilityReply, UtilityRequest
 from protocol.operations import (
     AbortAll,
+    AddLora,
     AllAborted,
     EngineState,
     GetState,
+    ListLoras,
     Pause,
     PauseMode,
+    PinLora,
+    RemoveLora,
     ResetPrefixCache,
     Resume,
     RunState,
@@ -38,6 +42,7 @@ from protocol.operations import (
 SOON_SECONDS = 10.0
 """For what an engine answers between two steps."""
 WRITING_SECONDS = 120.0
+"""For what has a file to write, or an adapter's to read."""
 LOADING_SECONDS = 900.0
 WAITING_SECONDS = 3600.0
 """For what waits until requests are finished."""
@@ -52,9 +57,9 @@ logger = logging.getLogger("trillm")
 def seconds_for(operation: UtilityOperation) -> float:
     """How long its answer may take."""
     match operation:
-        case GetState() | ResetPrefixCache() | Resume() | AbortAll():
+        case GetState() | ResetPrefixCache() | Resume() | AbortAll() | RemoveLora() | ListLoras() | PinLora():
             return SOON_SECONDS
-        case StartProfile() | StopProfile():
+        case StartProfile() | StopProfile() | AddLora():
             return WRITING_SECONDS
         case Pause(mode=mode) | Sleep(mode=mode):
             return WAITING_SECONDS if mode is PauseMode.WAIT else WRITING_SECONDS

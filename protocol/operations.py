@@ -10,6 +10,7 @@ import msgspec
 
 from protocol.engine_stats import EngineStats
 from protocol.ids import RequestId
+from protocol.lora import LoraId, LoraRequest
 
 
 class PauseMode(enum.StrEnum):
@@ -88,7 +89,45 @@ class AbortAll(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="abor
     """Operation: every request ends, with finish reason "abort"; answered with an AllAborted."""
 
 
-UtilityOperation = GetState | StartProfile | StopProfile | Sleep | WakeUp | ResetPrefixCache | Pause | Resume | AbortAll
+class AddLora(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="add_lora"):
+    """Operation: read this adapter, and have it ready if there is a place for it; answered with a LoraState. Requests
+    bring theirs themselves: this is to find out whether it can be computed with, before there are any."""
+
+    lora: LoraRequest
+
+
+class RemoveLora(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="remove_lora"):
+    """Operation: give the adapter's memory back as soon as no request has it; answered with a LoraState."""
+
+    lora_id: LoraId
+
+
+class ListLoras(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="list_loras"):
+    """Operation: which adapters are ready to be computed with; answered with a LoraState."""
+
+
+class PinLora(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="pin_lora"):
+    """Operation: keep the adapter, which is ready, until it is removed: others do not take its place; answered with a
+    LoraState."""
+
+    lora_id: LoraId
+
+
+UtilityOperation = (
+    GetState
+    | StartProfile
+    | StopProfile
+    | Sleep
+    | WakeUp
+    | ResetPrefixCache
+    | Pause
+    | Resume
+    | AbortAll
+    | AddLora
+    | RemoveLora
+    | ListLoras
+    | PinLora
+)
 """The closed union of administrative operations."""
 
 
@@ -148,4 +187,12 @@ class EngineState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="e
     run_state: RunState | None = None
 
 
-UtilityResult = EngineState | RunState | ProfileState | CacheReset | AllAborted
+class LoraState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="lora_state"):
+    """Answer to the operations on adapters."""
+
+    lora_ids: list[LoraId]
+    """Those that the runner has, in rising order."""
+    pinned: list[LoraId]
+
+
+UtilityResult = EngineState | RunState | ProfileState | CacheReset | AllAborted | LoraState

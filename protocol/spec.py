@@ -99,6 +99,9 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     takes at a slow rate (gpu/shared_weights); None: there is none."""
     kv_cache_dtype: str = "auto"
     """"auto" keeps keys and values as they are computed; "fp8", "fp8_e4m3" and "fp8_e5m2" round them to 8 bits."""
+    max_loras: int = 0
+    """Adapters that the runner holds at once, and so the most in one batch; 0 refuses requests with adapters."""
+    max_lora_rank: int = 16
 
 
 class OutputSpec(msgspec.Struct, frozen=True, tag="output"):
