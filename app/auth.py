@@ -16,7 +16,8 @@ from collections.abc import Iterable, Sequence
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
 from app.connection import headers_with_unread_body
-from app.failures import error_body
+from app.failures import error_body_at
+from app.messages_error import is_messages_path
 from app.request_label import HEADER, request_label
 from protocol.errors import InvalidKeyError, NotLocalError, TrillmError
 
@@ -28,6 +29,8 @@ _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:]*))(?::[0-
 
 class AuthenticationMiddleware:
     """Lets a request through if it carries one of the keys as `Authorization: Bearer …`, or is for a public path.
+
+    On the paths of Anthropic's API the key may come as `X-Api-Key: …` instead: many of its clients send it so.
 
     Keys are kept as SHA-256 digests, and each comparison takes constant time over all of them. OPTIONS passes: the
     framework answers it and no handler runs.
@@ -50,17 +53,17 @@ class AuthenticationMiddleware:
     def _passes(self, scope: Scope) -> bool:
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
             return True
-        path = scope["path"]
-        root = scope.get("root_path", "")
-        if root and path.startswith(root):
-            path = path[len(root) :]  # as Quart does before it routes
-        return path in PUBLIC_PATHS or self._is_known(list(scope["headers"]))
+        path = _routed_path(scope)
+        return path in PUBLIC_PATHS or self._is_known(list(scope["headers"]), is_messages_path(path))
 
-    def _is_known(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-        values = [value for name, value in headers if name.lower() == b"authorization"]
+    def _is_known(self, headers: Sequence[tuple[bytes, bytes]], may_be_bare: bool) -> bool:
+        """Whether there is exactly one credential, and it is right."""
+        values = [value.strip() for name, value in headers if name.lower() == b"authorization"]
+        if may_be_bare:
+            values += [b"Bearer " + value.strip() for name, value in headers if name.lower() == b"x-api-key"]
         if len(values) != 1:
             return False
-        scheme, _, token = values[0].strip().partition(b" ")
+        scheme, _, token = values[0].partition(b" ")
         digest = hashlib.sha256(token.strip()).digest()
         known = False
         for candidate in self._digests:  # all of them: no early exit tells which key was nearly right
@@ -93,6 +96,13 @@ class LoopbackMiddleware:
             await _refuse(scope, send, NotLocalError(f"This server has no API key, so it {refusal}"))
 
 
+def _routed_path(scope: Scope) -> str:
+    """Without the server's prefix, as Quart takes it off before it routes."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(root) else path
+
+
 def _refusal(server: tuple[str, int | None] | None, headers: Sequence[tuple[bytes, bytes]]) -> str | None:
     """Why who comes in at this address with these headers is turned away."""
     if server is None or server[1] is None:
@@ -122,12 +132,13 @@ def _is_local_name(host: bytes) -> bool:
 
 
 async def _refuse(scope: HTTPScope, send: ASGISendCallable, error: TrillmError) -> None:
-    body = error_body(error)
     sent = next((value for name, value in scope["headers"] if name.lower() == HEADER.lower().encode()), b"")
+    label = request_label(sent.decode("latin-1"))
+    body = error_body_at(_routed_path(scope), error, label)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (HEADER.lower().encode(), request_label(sent.decode("latin-1")).encode()),
+        (HEADER.lower().encode(), label.encode()),
         *headers_with_unread_body(scope),
     ]
     if isinstance(error, InvalidKeyError):

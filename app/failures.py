@@ -1,4 +1,5 @@
-"""Exceptions to the error body of the OpenAI API: the one place that decides what a client may read of a failure.
+"""Exceptions to the error body of the OpenAI API, or of Anthropic's on its paths: the one place that decides what a
+client may read of a failure.
 
 Used by the app's error handlers for answers, and by app/stream.py for error frames after the headers are out.
 """
@@ -9,9 +10,10 @@ import logging
 from http import HTTPStatus
 
 import msgspec
-from quart import Quart, Response, g
+from quart import Quart, Response, g, request
 from werkzeug.exceptions import HTTPException
 
+from app.messages_error import is_messages_path, messages_error_body
 from app.schemas.error import ErrorBody, ErrorDetail
 from protocol.errors import (
     BadRequestError,
@@ -65,10 +67,20 @@ def _from_http(error: HTTPException) -> TrillmError:
 
 def error_body(error: TrillmError) -> bytes:
     """The JSON object {"error": {message, type, param, code}}, well below a kilobyte."""
+    return _ENCODER.encode(ErrorBody(ErrorDetail(told(error), error.type, _short(error.param), error.code)))
+
+
+def error_body_at(path: str, error: TrillmError, request_id: str) -> bytes:
+    """In the shape that the clients of this path read; `path` is without the server's prefix."""
+    if is_messages_path(path):
+        return messages_error_body(error.status, told(error), request_id)
+    return error_body(error)
+
+
+def told(error: TrillmError) -> str:
+    """The message as it may be told."""
     message = error.message
-    if len(message) > _MESSAGE_LIMIT:
-        message = message[:_MESSAGE_LIMIT] + " …"
-    return _ENCODER.encode(ErrorBody(ErrorDetail(message, error.type, _short(error.param), error.code)))
+    return message if len(message) <= _MESSAGE_LIMIT else message[:_MESSAGE_LIMIT] + " …"
 
 
 def _short(param: str | None) -> str | None:
@@ -76,7 +88,9 @@ def _short(param: str | None) -> str | None:
 
 
 def error_response(error: TrillmError) -> Response:
-    response = Response(error_body(error), status=error.status, content_type="application/json")
+    """For the request that is being answered."""
+    body = error_body_at(request.path, error, g.get("request_id", "-"))
+    response = Response(body, status=error.status, content_type="application/json")
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
     if error.is_worth_retrying is not None:

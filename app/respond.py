@@ -16,7 +16,7 @@ from app.connection import request_stack
 from app.deadline import Deadline, deadline_of
 from app.engine import Prompt
 from app.services import Services
-from app.stream import Chunks, stream_response
+from app.stream import OPENAI, Chunks, Ending, stream_response
 from protocol.errors import TrillmError
 
 log = logging.getLogger("trillm.http")
@@ -39,6 +39,7 @@ async def respond(
     stream: bool,
     write: Callable[[Answer], Writer],
     deadline: Deadline | None = None,
+    ending: Ending = OPENAI,
 ) -> Response:
     """Generates `n` choices for each prompt. Raises UnavailableError, and what the plain answer fails with.
 
@@ -48,7 +49,7 @@ async def respond(
     opened = open_logged_answer(services, prompts, n, g.request_id, request.path, deadline)
     if stream:
         answer = await request_stack(request).enter_async_context(opened)
-        return stream_response(answer, write(answer), g.request_id)
+        return stream_response(answer, write(answer), g.request_id, ending)
     async with opened as answer:
         whole = await write(answer).whole()
     return Response(_ENCODER.encode(whole), content_type="application/json")
