@@ -4,19 +4,25 @@ its body and has its own writer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import frozen
 
+from app.call_reader import CallReader
 from app.calls import Calls, forced_calls
 from app.chat_writer import ChatForm
+from app.choice_reader import PlainReader, TextReader
 from app.conversation import Conversation, conversation_of
 from app.deadline import Deadline, deadline_of, within
 from app.engine import Prompt
 from app.grammar import RequestGrammars
 from app.head import Head
-from app.prompts import engine_prompts, response_head
+from app.parts import ChoiceReader
+from app.prompts import engine_prompts, response_head, tokens_as_ids
 from app.sampling import Wanted, checked_logprobs
 from app.schemas.chat import ChatRequest
 from app.services import Services
+from app.truncation import truncated
 from protocol.errors import BadRequestError
 from protocol.sampling import Grammar
 
@@ -28,7 +34,17 @@ class PreparedChat:
     prompts: list[Prompt]
     head: Head
     form: ChatForm
+    """What chat completions tell of the answer; other APIs need only `reader`."""
     deadline: Deadline | None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Of the prompt."""
+        return self.form.prompt
+
+    def reader(self) -> ChoiceReader:
+        """A new one, for one choice."""
+        return PlainReader() if self.form.reader is None else self.form.reader()
 
 
 async def prepare_chat(
@@ -44,9 +60,17 @@ async def prepare_chat(
     with within(deadline):
         grammar = await _grammar(body, calls, grammars)
         token_ids = await encode_chat(services, _conversation(body, services))
+        token_ids = truncated(token_ids, body, wanted, services.facts().max_model_len)
+        prompt_text = await services.tokenizer.decode_long(token_ids) if body.return_prompt_text else None
     prompts = engine_prompts(services, body, wanted, [token_ids], grammar)
     form = ChatForm(
-        bool(body.logprobs), body.prompt_logprobs is not None, bool(body.return_token_ids), token_ids, calls
+        bool(body.logprobs),
+        body.prompt_logprobs is not None,
+        bool(body.return_token_ids),
+        token_ids,
+        calls,
+        tokens_as_ids(services, body),
+        prompt_text,
     )
     return PreparedChat(prompts, head, form, deadline)
 
@@ -95,6 +119,10 @@ def _wanted(body: ChatRequest, services: Services) -> Wanted:
         logprobs=(top or 0) if body.logprobs else None,
         prompt_logprobs=checked_logprobs("prompt_logprobs", body.prompt_logprobs, services.limits),
     )
+
+
+def _reader(calls: Calls | None) -> Callable[[], ChoiceReader] | None:
+    return None if calls is None else lambda: TextReader(CallReader(calls))
 
 
 async def _grammar(body: ChatRequest, calls: Calls | None, grammars: RequestGrammars) -> Grammar | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 from attrs import define, field, frozen
@@ -10,10 +10,9 @@ from msgspec import UNSET, UnsetType
 
 from app import sse
 from app.answer import Answer
-from app.call_reader import CallReader
-from app.calls import Calls
 from app.head import Head
 from app.logprobs import chat_logprobs, prompt_logprobs
+from app.parts import CallPiece, ChoiceReader, Content, Part, Reasoning
 from app.schemas.chat import (
     AnsweredToolCall,
     AnswerMessage,
@@ -27,6 +26,7 @@ from app.schemas.chat import (
     FunctionDelta,
     ToolCallDelta,
 )
+from app.schemas.usage import Usage, with_reasoning
 from protocol.messages import FinishReason, PositionLogprobs, RequestOutput
 
 
@@ -38,19 +38,55 @@ class ChatForm:
     prompt_logprobs: bool
     return_token_ids: bool
     prompt: list[int]
-    calls: Calls | None
-    """Set if the text is a forced tool call."""
+    reader: Callable[[], ChoiceReader] | None
+    """Makes what reads one choice; None if the text is the answer and nothing else."""
+    counts_reasoning: bool = False
+    """Whether the usage says how many tokens were thoughts."""
+    tokens_as_ids: bool = False
+    """Log-probabilities name tokens by their ids."""
+    prompt_text: str | None = None
+    """Told in a whole answer."""
+
+
+@define
+class _Call:
+    id: str
+    name: str
+    arguments: list[str]
 
 
 @define
 class _Whole:
     """All deltas of one choice together."""
 
-    text: list[str] = field(factory=list)
+    content: list[str] = field(factory=list)
+    reasoning: list[str] = field(factory=list)
+    calls: list[_Call] = field(factory=list)
     logprobs: list[PositionLogprobs] = field(factory=list)
     token_ids: list[int] = field(factory=list)
     finish_reason: str = FinishReason.STOP
     stop_reason: int | str | None = None
+
+    def add(self, part: Part) -> None:
+        match part:
+            case Content(text):
+                self.content.append(text)
+            case Reasoning(text):
+                self.reasoning.append(text)
+            case CallPiece(_, arguments, None, _):
+                self.calls[-1].arguments.append(arguments)
+            case CallPiece(_, arguments, str(id), name):
+                self.calls.append(_Call(id, name or "", [arguments]))
+
+    def message(self) -> AnswerMessage:
+        """What is not there is null or left out; an answer without any text is an empty one."""
+        calls = [AnsweredToolCall(call.id, CalledFunction(call.name, "".join(call.arguments))) for call in self.calls]
+        is_empty = not self.content and (calls or self.reasoning)
+        return AnswerMessage(
+            None if is_empty else "".join(self.content),
+            reasoning="".join(self.reasoning) if self.reasoning else UNSET,
+            tool_calls=calls or UNSET,
+        )
 
 
 class ChatWriter:
@@ -63,8 +99,8 @@ class ChatWriter:
         self._begun = [False] * answer.num_choices
         self._plain: dict[int, sse.TextEvents] = {}
         """By choice: for deltas that are text and nothing else."""
-        calls = form.calls
-        self._readers = [CallReader(calls) for _ in range(answer.num_choices)] if calls else None
+        make = form.reader
+        self._readers = None if make is None else [make() for _ in range(answer.num_choices)]
 
     def frames(self, outputs: list[tuple[int, RequestOutput]]) -> list[bytes]:
         return [frame for index, output in outputs for frame in self._frames(index, output)]
@@ -72,7 +108,7 @@ class ChatWriter:
     def closing(self) -> list[bytes]:
         if not self._head.include_usage:
             return []
-        return [sse.event(self._head.of(ChatChunk, choices=[], usage=self._answer.usage()))]
+        return [sse.event(self._head.of(ChatChunk, choices=[], usage=self._usage()))]
 
     async def whole(self) -> ChatCompletion:
         """Receives until every choice has ended."""
@@ -81,54 +117,62 @@ class ChatWriter:
         while not self._answer.finished:
             for index, output in await self._answer.receive():
                 choice = choices[index]
-                choice.text.append(output.text)
+                for part in self._parts(index, output):
+                    choice.add(part)
                 choice.logprobs += output.logprobs or []
                 choice.token_ids += output.token_ids
                 if self._form.prompt_logprobs and output.prompt_logprobs is not None:
                     prompt = prompt_logprobs(output.prompt_logprobs)
                 if output.finish_reason is not None:
-                    choice.finish_reason, choice.stop_reason = output.finish_reason, output.stop_reason
+                    choice.finish_reason = self._finish_reason(index, output.finish_reason)
+                    choice.stop_reason = output.stop_reason
         return self._head.of(
             ChatCompletion,
             choices=[self._choice(index, choice) for index, choice in enumerate(choices)],
-            usage=self._answer.usage(),
+            usage=self._usage(),
             prompt_logprobs=prompt,
             prompt_token_ids=self._form.prompt if self._form.return_token_ids else UNSET,
+            prompt_text=UNSET if self._form.prompt_text is None else self._form.prompt_text,
         )
 
     def _choice(self, index: int, whole: _Whole) -> ChatChoice:
-        message, finish_reason = self._message(index, "".join(whole.text), whole.finish_reason)
         return ChatChoice(
             index,
-            message,
+            whole.message(),
             chat_logprobs(whole.logprobs) if self._form.logprobs else None,
-            finish_reason,
+            whole.finish_reason,
             whole.stop_reason,
             token_ids=whole.token_ids if self._form.return_token_ids else UNSET,
         )
 
-    def _message(self, index: int, text: str, finish_reason: str) -> tuple[AnswerMessage, str]:
+    def _parts(self, index: int, output: RequestOutput) -> list[Part]:
         if self._readers is None:
-            return AnswerMessage(text), finish_reason
-        reader = self._readers[index]
-        reader.feed(text)
-        calls = [AnsweredToolCall(call.id, CalledFunction(call.name, call.arguments)) for call in reader.calls]
-        return AnswerMessage(None, tool_calls=calls), reader.finish_reason(finish_reason)
+            return [Content(output.text)] if output.text else []
+        return self._readers[index].feed(output)
+
+    def _finish_reason(self, index: int, reason: str) -> str:
+        return reason if self._readers is None else self._readers[index].finish_reason(reason)
+
+    def _usage(self) -> Usage:
+        usage = self._answer.usage()
+        if self._readers is None or not self._form.counts_reasoning:
+            return usage
+        return with_reasoning(usage, sum(reader.num_reasoning_tokens for reader in self._readers))
 
     def _frames(self, index: int, output: RequestOutput) -> list[bytes]:
         if self._begun[index] and self._is_plain(output):
             return [self._plain_event(index, output.text)] if output.text else []
         frames = [] if self._begun[index] else [self._event(index, Delta("assistant", ""))]
         self._begun[index] = True
-        logprobs = chat_logprobs(output.logprobs) if self._form.logprobs and output.logprobs else None
+        logprobs = None
+        if self._form.logprobs and output.logprobs:
+            logprobs = chat_logprobs(output.logprobs, self._form.tokens_as_ids)
         token_ids = output.token_ids if self._form.return_token_ids and output.token_ids else UNSET
         for delta in self._deltas(index, output, told=logprobs is not None or token_ids is not UNSET):
             frames.append(self._event(index, delta, logprobs=logprobs, token_ids=token_ids))
             logprobs, token_ids = None, UNSET
         if output.finish_reason is not None:
-            reason: str = output.finish_reason
-            if self._readers is not None:
-                reason = self._readers[index].finish_reason(reason)
+            reason = self._finish_reason(index, output.finish_reason)
             frames.append(self._event(index, Delta(), finish_reason=reason, stop_reason=output.stop_reason))
         return frames
 
@@ -145,20 +189,12 @@ class ChatWriter:
             self._plain[index] = sse.TextEvents(chunk, "content")
         return self._plain[index].event(text)
 
-    def _deltas(self, index: int, output: RequestOutput, told: bool) -> Sequence[Delta]:
+    def _deltas(self, index: int, output: RequestOutput, told: bool) -> list[Delta]:
         """Text that is held back gives no delta, unless something else must be `told` of its tokens."""
-        if self._readers is None:
-            return [Delta(content=output.text)] if output.text or told else []
-        deltas = [
-            ToolCallDelta(
-                piece.index,
-                FunctionDelta(UNSET if piece.name is None else piece.name, piece.arguments),
-                id=UNSET if piece.id is None else piece.id,
-                type=UNSET if piece.id is None else "function",
-            )
-            for piece in self._readers[index].feed(output.text)
-        ]
-        return [Delta(tool_calls=deltas)] if deltas else ([Delta()] if told else [])
+        deltas = _deltas(self._parts(index, output))
+        if deltas or not told:
+            return deltas
+        return [Delta(content="") if self._readers is None else Delta()]
 
     def _event(
         self,
@@ -170,4 +206,29 @@ class ChatWriter:
         token_ids: list[int] | UnsetType = UNSET,
     ) -> bytes:
         choice = ChatChunkChoice(index, delta, logprobs, finish_reason, stop_reason, token_ids)
-        return sse.event(self._head.of(ChatChunk, choices=[choice], usage=self._head.usage(self._answer)))
+        usage = self._usage() if self._head.continuous_usage else self._head.usage(self._answer)
+        return sse.event(self._head.of(ChatChunk, choices=[choice], usage=usage))
+
+
+def _deltas(parts: list[Part]) -> list[Delta]:
+    """One per part, but for the calls of a run, which are told together."""
+    deltas: list[Delta] = []
+    calls: list[ToolCallDelta] = []
+    for part in parts:
+        if isinstance(part, CallPiece):
+            if not calls:
+                deltas.append(Delta(tool_calls=calls))
+            calls.append(_call_delta(part))
+        else:
+            calls = []
+            deltas.append(Delta(content=part.text) if isinstance(part, Content) else Delta(reasoning=part.text))
+    return deltas
+
+
+def _call_delta(piece: CallPiece) -> ToolCallDelta:
+    return ToolCallDelta(
+        piece.index,
+        FunctionDelta(UNSET if piece.name is None else piece.name, piece.arguments),
+        id=UNSET if piece.id is None else piece.id,
+        type=UNSET if piece.id is None else "function",
+    )

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from app import sse
 from app.answer import Answer
 from app.head import Head
-from app.logprobs import CompletionLogprobsWriter, joined, prompt_logprobs
+from app.logprobs import CompletionLogprobsWriter, EchoedToken, joined, prompt_logprobs
 from app.schemas.completions import Completion, CompletionChoice, CompletionLogprobs
 from protocol.messages import RequestOutput
 
@@ -21,7 +21,7 @@ class EchoedPrompt:
     """What comes before a choice's own text when echo is asked for."""
 
     text: str
-    first_token: str
+    first_token: EchoedToken
 
 
 @frozen
@@ -35,6 +35,10 @@ class CompletionForm:
     """One per prompt."""
     prompts: Sequence[list[int]]
     n: int
+    tokens_as_ids: bool = False
+    """Log-probabilities name tokens by their ids."""
+    prompt_texts: Sequence[str] | None = None
+    """One per prompt; told in a whole answer."""
 
 
 @define
@@ -66,7 +70,7 @@ class CompletionWriter:
         self._head = head
         self._form = form
         self._answer = answer
-        self._logprobs = [CompletionLogprobsWriter() for _ in range(answer.num_choices)]
+        self._logprobs = [CompletionLogprobsWriter(form.tokens_as_ids) for _ in range(answer.num_choices)]
         self._begun = [False] * answer.num_choices
         self._plain: dict[int, sse.TextEvents] = {}
         """By choice: for deltas that are text and nothing else."""
@@ -128,7 +132,7 @@ class CompletionWriter:
         piece.text = echo.text + piece.text
         if self._form.logprobs and output.prompt_logprobs is not None:
             # Offsets count from the echoed prompt's start, so the new tokens are written again after it.
-            writer = self._logprobs[index] = CompletionLogprobsWriter()
+            writer = self._logprobs[index] = CompletionLogprobsWriter(self._form.tokens_as_ids)
             before = writer.write_prompt(echo.first_token, output.prompt_logprobs)
             piece.logprobs = joined(before, writer.write(output.logprobs or []))
 
@@ -148,6 +152,9 @@ class CompletionWriter:
             token_ids=UNSET if piece.token_ids is None else piece.token_ids,
             prompt_token_ids=self._form.prompts[index // self._form.n]
             if whole and self._form.return_token_ids
+            else UNSET,
+            prompt_text=self._form.prompt_texts[index // self._form.n]
+            if whole and self._form.prompt_texts is not None
             else UNSET,
         )
 

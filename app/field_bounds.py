@@ -39,6 +39,7 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
         "TokenizeRequest": messages | tools,
         "DetokenizeRequest": {"tokens": {"array": {"items": _TOKEN_ID}}},
         "ResponseFormat": {"type": {"string": {"enum": ["text", "json_object", "json_schema"]}}},
+        "RepetitionDetection": {"max_pattern_size": {"integer": {"const": 0}}},
         "Tool": {"type": {"string": {"const": "function"}}},
         "NamedToolChoice": {"type": {"string": {"const": "function"}}},
     }
@@ -85,4 +86,11 @@ def _sampling(limits: Limits) -> Bounds:
             },
         },
         "use_beam_search": {"boolean": {"const": False}},
+        "length_penalty": {"number": {"const": 1}},
+        "truncate_prompt_tokens": {"integer": {"minimum": -1, "not": {"const": 0}}},
+        "stream_interval": {"integer": {"minimum": 1}},
+        "logprob_token_ids": {"array": {"maxItems": 0}},
+        "kv_transfer_params": {"object": {"maxProperties": 0}},
+        "ec_transfer_params": {"object": {"maxProperties": 0}},
+        "vllm_xargs": {"object": {"maxProperties": 0}},
     }

@@ -17,7 +17,7 @@ from app.checks import short
 from app.engine import EngineClient
 from app.limits import Limits
 from app.schemas.sampling import ResponseFormat, SamplingFields, StructuredOutputs
-from protocol.errors import BadRequestError, GrammarError
+from protocol.errors import BadRequestError, GrammarError, NotImplementedHereError
 from protocol.sampling import Grammar, GrammarKind, GrammarSource
 
 _ANY_OBJECT = {"type": "object"}
@@ -61,6 +61,10 @@ class RequestGrammars:
     async def _formatted(self, form: ResponseFormat) -> Grammar:
         if form.type == "json_object":
             return await self.json_schema(_ANY_OBJECT, "response_format")
+        if form.type == "structural_tag":
+            raise NotImplementedHereError(
+                "response_format.type structural_tag is not supported; use json_schema", param="response_format"
+            )
         if form.type != "json_schema":
             raise BadRequestError(
                 f"response_format.type must be text, json_object or json_schema, not {short(form.type)}",
@@ -72,6 +76,10 @@ class RequestGrammars:
 
     async def _structured(self, outputs: StructuredOutputs) -> Grammar:
         param = "structured_outputs"
+        if outputs.structural_tag is not None:
+            raise NotImplementedHereError(
+                "structured_outputs.structural_tag is not supported; use json, regex or grammar", param=param
+            )
         given = [
             name for name in outputs.__struct_fields__ if msgspec.structs.asdict(outputs)[name] not in (None, False)
         ]

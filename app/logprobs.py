@@ -6,6 +6,8 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
+from attrs import frozen
+
 from app.schemas.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from app.schemas.completions import CompletionLogprobs
 from protocol.messages import Logprob, PositionLogprobs
@@ -18,17 +20,21 @@ def finite(logprob: float) -> float:
     return logprob if logprob > _LOWEST else _LOWEST
 
 
-def chat_logprobs(positions: Sequence[PositionLogprobs]) -> ChatLogprobs:
-    return ChatLogprobs([_chat_position(position) for position in positions])
+def chat_logprobs(positions: Sequence[PositionLogprobs], as_ids: bool = False) -> ChatLogprobs:
+    """`as_ids`: tokens are named by their ids."""
+    return ChatLogprobs([_chat_position(position, as_ids) for position in positions])
 
 
-def _chat_position(position: PositionLogprobs) -> TokenLogprob:
+def _chat_position(position: PositionLogprobs, as_ids: bool) -> TokenLogprob:
     chosen = position.chosen
     return TokenLogprob(
-        chosen.token,
+        token_id_name(chosen) if as_ids else chosen.token,
         finite(chosen.logprob),
         list(chosen.token_bytes),
-        [TopLogprob(top.token, finite(top.logprob), list(top.token_bytes)) for top in position.top],
+        [
+            TopLogprob(token_id_name(top) if as_ids else top.token, finite(top.logprob), list(top.token_bytes))
+            for top in position.top
+        ],
     )
 
 
@@ -48,10 +54,21 @@ def _prompt_position(position: PositionLogprobs) -> dict[str, Any]:
     }
 
 
+@frozen
+class EchoedToken:
+    """The first token of a prompt, of which the engine tells nothing."""
+
+    text: str
+    name: str
+    """As the answer's other tokens are named."""
+
+
 class CompletionLogprobsWriter:
     """Completions tell where each token begins in the text, so the writer remembers how far one choice has come."""
 
-    def __init__(self) -> None:
+    def __init__(self, as_ids: bool = False) -> None:
+        """`as_ids`: tokens are named by their ids."""
+        self._name = token_id_name if as_ids else token_name
         self._characters = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -64,18 +81,25 @@ class CompletionLogprobsWriter:
         return CompletionLogprobs(
             offsets,
             [finite(position.chosen.logprob) for position in positions],
-            [token_name(position.chosen) for position in positions],
-            [_completion_top(position) for position in positions],
+            [self._name(position.chosen) for position in positions],
+            [self._top(position) for position in positions],
         )
 
-    def write_prompt(self, first_token: str, positions: Sequence[PositionLogprobs | None]) -> CompletionLogprobs:
+    def _top(self, position: PositionLogprobs) -> dict[str, float]:
+        top = {self._name(logprob): finite(logprob.logprob) for logprob in position.top}
+        top.setdefault(self._name(position.chosen), finite(position.chosen.logprob))
+        return top
+
+    def write_prompt(
+        self, first_token: EchoedToken, positions: Sequence[PositionLogprobs | None]
+    ) -> CompletionLogprobs:
         """An echoed prompt: nothing predicts its first token."""
-        self._characters = len(first_token)
+        self._characters = len(first_token.text)
         rest = self.write([position for position in positions if position is not None])
         return CompletionLogprobs(
             [0, *rest.text_offset],
             [None, *rest.token_logprobs],
-            [first_token, *rest.tokens],
+            [first_token.name, *rest.tokens],
             [None, *rest.top_logprobs],
         )
 
@@ -89,12 +113,6 @@ def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionL
     )
 
 
-def _completion_top(position: PositionLogprobs) -> dict[str, float]:
-    top = {token_name(logprob): finite(logprob.logprob) for logprob in position.top}
-    top.setdefault(token_name(position.chosen), finite(position.chosen.logprob))
-    return top
-
-
 def token_name(logprob: Logprob) -> str:
     """The token's text, or its bytes spelled out where they are no whole characters (so that names stay distinct)."""
     try:
@@ -102,3 +120,8 @@ def token_name(logprob: Logprob) -> str:
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in logprob.token_bytes)
     return logprob.token
+
+
+def token_id_name(logprob: Logprob) -> str:
+    """How a token is named for who asked for ids (return_tokens_as_token_ids); vLLM's spelling."""
+    return f"token_id:{logprob.token_id}"

@@ -58,6 +58,12 @@ def engine_prompts(
     return prompts
 
 
+def tokens_as_ids(services: Services, fields: SamplingFields) -> bool:
+    """Whether log-probabilities name tokens by their ids."""
+    asked = fields.return_tokens_as_token_ids
+    return services.return_tokens_as_token_ids if asked is None else asked
+
+
 def response_head(services: Services, fields: SamplingFields, prefix: str) -> Head:
     """Under an id of the server's own making: what clients call their requests is only a label."""
     options = fields.stream_options

@@ -123,8 +123,18 @@ def checked_logprobs(name: str, value: int | None, limits: Limits) -> int | None
 
 
 def _refuse_unsupported(fields: SamplingFields) -> None:
-    if fields.use_beam_search:
-        raise NotImplementedHereError("use_beam_search is not supported", param="use_beam_search")
+    asks = {
+        "use_beam_search": fields.use_beam_search,
+        "length_penalty": fields.length_penalty not in (None, 1.0),
+        "logprob_token_ids": fields.logprob_token_ids,
+        "repetition_detection": fields.repetition_detection and fields.repetition_detection.max_pattern_size,
+        "kv_transfer_params": fields.kv_transfer_params,
+        "ec_transfer_params": fields.ec_transfer_params,
+        "vllm_xargs": fields.vllm_xargs,
+    }
+    for name in asks:
+        if asks[name]:
+            raise NotImplementedHereError(f"{name} is not supported", param=name)
     if fields.stream_options is not None and not fields.stream:
         raise BadRequestError("stream_options is only allowed with stream", param="stream_options")
 

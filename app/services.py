@@ -39,6 +39,10 @@ class Services:
     """Ends what is still being sent to us when the server stops."""
     api_keys: tuple[str, ...] = ()
     """Empty: every route is open to whoever comes in over a loopback address."""
+    stream_interval: int = 1
+    """Tokens that each event of a stream tells at least, but for the first and the last."""
+    return_tokens_as_token_ids: bool = False
+    """Log-probabilities name tokens by their ids, unless a request says otherwise."""
     version: str = "0.0.0"
     clock: Callable[[], float] = time.time
     """Unix time in seconds, for the `created` fields."""

@@ -79,10 +79,13 @@ class Tokenizer:
                 ids += self.encode(part.translate(table), add_special_tokens=False, literal=True)
         return ids
 
+    def max_characters(self, num_tokens: int) -> int:
+        """The most characters that so many tokens stand for."""
+        return num_tokens * self._longest_token
+
     def check_length(self, text: str, max_model_len: int) -> None:
         """Refuses, before any work, a text that cannot fit whatever its tokens are."""
-        limit = max_model_len * self._longest_token
-        if len(text) > limit:
+        if len(text) > self.max_characters(max_model_len):
             raise BadRequestError(
                 f"This model's maximum context length is {max_model_len} tokens; a text of {len(text)} characters has "
                 f"more (no token stands for more than {self._longest_token} characters).",

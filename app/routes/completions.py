@@ -12,12 +12,16 @@ from app.checks import check_token_ids
 from app.completion_writer import CompletionForm, CompletionWriter, EchoedPrompt
 from app.deadline import deadline_of, within
 from app.grammar import RequestGrammars
-from app.prompts import engine_prompts, response_head
+from app.header_fields import with_headers
+from app.logprobs import EchoedToken
+from app.prompts import engine_prompts, response_head, tokens_as_ids
 from app.request_size import check_prompt_length
 from app.respond import respond
 from app.sampling import Wanted, checked_logprobs, num_choices
 from app.schemas.completions import CompletionRequest
 from app.services import Services
+from app.sparse_stream import checked_interval, with_interval
+from app.truncation import bounded_text, truncated
 from protocol.errors import BadRequestError
 
 _DECODER = msgspec.json.Decoder(CompletionRequest)
@@ -29,7 +33,8 @@ def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprin
 
     @routes.post("/v1/completions")
     async def create_completion() -> Response:
-        body = await read_body(request, _DECODER, services.limits, services.drain)
+        body = with_headers(await read_body(request, _DECODER, services.limits, services.drain))
+        checked_interval(body)
         deadline = deadline_of(body.timeout, services.limits)
         head = response_head(services, body, "cmpl")
         services.facts()
@@ -38,38 +43,46 @@ def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprin
         wanted = _wanted(body, services)
         with within(deadline):
             grammar = await grammars.grammar_of(body)
-            texts = _prompts(body.prompt, services.limits.max_prompts, services.facts().max_model_len)
-            token_ids = await _token_ids(services, body, texts)
+            given = _prompts(body, services.limits.max_prompts, services.facts().max_model_len)
+            whole = await _token_ids(services, body, given)
+            token_ids = [truncated(ids, body, wanted, services.facts().max_model_len) for ids in whole]
         prompts = engine_prompts(services, body, wanted, token_ids, grammar)
         n = num_choices(body, services.limits)
         form = CompletionForm(
             body.logprobs is not None,
             body.prompt_logprobs is not None,
             bool(body.return_token_ids),
-            _echoes(services, texts, token_ids) if body.echo else None,
+            _echoes(services, given, whole, token_ids, tokens_as_ids(services, body)) if body.echo else None,
             token_ids,
             n,
+            tokens_as_ids(services, body),
+            [services.tokenizer.decode(ids) for ids in token_ids] if body.return_prompt_text else None,
         )
         return await respond(
-            services, prompts, n, bool(body.stream), lambda answer: CompletionWriter(head, form, answer), deadline
+            services,
+            prompts,
+            n,
+            bool(body.stream),
+            lambda answer: with_interval(CompletionWriter(head, form, answer), body, services.stream_interval),
+            deadline,
         )
 
     return routes
 
 
-def _prompts(
-    prompt: str | list[str | int | list[int]] | None, max_prompts: int, max_model_len: int
-) -> Sequence[str | list[int]]:
+def _prompts(body: CompletionRequest, max_prompts: int, max_model_len: int) -> Sequence[str | list[int]]:
     """One entry per prompt, each a text or token ids.
 
     Raises BadRequestError for a mixture, for emptiness and for lists that are too long, before they are walked through.
     """
+    prompt = body.prompt
     if prompt is None:
         raise BadRequestError("prompt is missing", param="prompt")
     if isinstance(prompt, str):
         return [prompt]
     if prompt and isinstance(prompt[0], int):
-        check_prompt_length(len(prompt), max_model_len)
+        if body.truncate_prompt_tokens is None:
+            check_prompt_length(len(prompt), max_model_len)
     elif len(prompt) > max_prompts:
         raise BadRequestError(f"prompt has {len(prompt)} prompts; at most {max_prompts} are taken", param="prompt")
     texts = [item for item in prompt if isinstance(item, str)]
@@ -88,12 +101,15 @@ async def _token_ids(
     services: Services, body: CompletionRequest, prompts: Sequence[str | list[int]]
 ) -> Sequence[list[int]]:
     """Raises BadRequestError for ids outside the vocabulary, texts that can never fit, and empty prompts."""
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    max_model_len = services.facts().max_model_len
+    most = services.tokenizer.max_characters(max_model_len)
+    texts = [bounded_text(prompt, body, most) for prompt in prompts if isinstance(prompt, str)]
     for text in texts:
-        services.tokenizer.check_length(text, services.facts().max_model_len)
+        services.tokenizer.check_length(text, max_model_len)
     lists = [prompt for prompt in prompts if isinstance(prompt, list)]
     for token_ids in lists:
-        check_prompt_length(len(token_ids), services.facts().max_model_len)
+        if body.truncate_prompt_tokens is None:
+            check_prompt_length(len(token_ids), max_model_len)
         check_token_ids("prompt", token_ids, services.vocab_size())
     adds = body.add_special_tokens is not False
     found = lists or await services.tokenizer.encode_all(texts, add_special_tokens=adds)
@@ -119,10 +135,20 @@ def _wanted(body: CompletionRequest, services: Services) -> Wanted:
     )
 
 
-def _echoes(services: Services, texts: Sequence[str | list[int]], token_ids: Sequence[list[int]]) -> list[EchoedPrompt]:
-    """A text comes back as it was sent; token ids as the tokeniser spells them."""
+def _echoes(
+    services: Services,
+    given: Sequence[str | list[int]],
+    whole: Sequence[list[int]],
+    token_ids: Sequence[list[int]],
+    as_ids: bool,
+) -> list[EchoedPrompt]:
+    """A text comes back as it was sent; token ids, and what is left of a text that was cut, as the tokeniser spells
+    them."""
     decode = services.tokenizer.decode
     return [
-        EchoedPrompt(text if isinstance(text, str) else decode(ids), decode(ids[:1]))
-        for text, ids in zip(texts, token_ids, strict=True)
+        EchoedPrompt(
+            text if isinstance(text, str) and len(ids) == len(uncut) else decode(ids),
+            EchoedToken(decode(ids[:1]), f"token_id:{ids[0]}" if as_ids else decode(ids[:1])),
+        )
+        for text, uncut, ids in zip(given, whole, token_ids, strict=True)
     ]

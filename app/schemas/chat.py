@@ -113,6 +113,8 @@ class AnswerMessage(msgspec.Struct, frozen=True):
     content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    """What the model thought before it answered, where the server can tell that apart."""
     tool_calls: list[AnsweredToolCall] | UnsetType = UNSET
 
 
@@ -136,6 +138,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: None = None
     prompt_logprobs: list[dict[str, Any] | None] | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class FunctionDelta(msgspec.Struct, frozen=True):
@@ -154,6 +157,7 @@ class Delta(msgspec.Struct, frozen=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):

@@ -38,6 +38,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     prompt_logprobs: list[dict[str, Any] | None] | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

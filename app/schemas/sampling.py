@@ -6,7 +6,7 @@ which means its default. Fields that trillm does not know are ignored, as the Op
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -37,6 +37,16 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
     grammar: str | None = None
     """In llguidance's Lark dialect."""
     json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    """Refused."""
+
+
+class RepetitionDetection(msgspec.Struct, frozen=True):
+    """vLLM's extension: end an answer that repeats itself. Refused unless it is off (max_pattern_size 0)."""
+
+    max_pattern_size: int | None = None
+    min_pattern_size: int | None = None
+    min_count: int | None = None
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +80,28 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     cache_salt: str | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    """Log-probabilities name tokens "token_id:ID" instead of by their text."""
+    return_prompt_text: bool | None = None
+    """A whole answer also tells the prompt as the model saw it, with its control tokens."""
+    truncate_prompt_tokens: int | None = None
+    """The most prompt tokens to keep; -1 is as much as fits beside the answer."""
+    truncation_side: Literal["left", "right"] | None = None
+    """Where a prompt is cut; "left", the default, keeps its end."""
+    stream_interval: int | None = None
+    """Tokens that each event of a stream tells, but for the first and the last."""
+    request_id: str | None = None
+    """A label, as the header X-Request-Id, which goes before it."""
     use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    """Of beam search: only 1, which does nothing, is taken."""
+    logprob_token_ids: list[int] | None = None
+    """Refused unless empty."""
+    repetition_detection: RepetitionDetection | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    """Refused unless empty, as the next two are."""
+    ec_transfer_params: dict[str, Any] | None = None
+    vllm_xargs: dict[str, Any] | None = None
     timeout: float | None = None
     """Seconds that the request may take, from when its body is here."""
     user: str | None = None

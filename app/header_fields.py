@@ -1,0 +1,33 @@
+"""What a request's headers say of how it is served. Used by the routes that generate, after the body is decoded."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+from quart import g, request
+
+from app.checks import short
+from app.request_label import HEADER, request_label
+from app.schemas.sampling import SamplingFields
+from protocol.errors import BadRequestError
+
+PRIORITY_HEADER = "X-Vllm-Priority"
+
+F = TypeVar("F", bound=SamplingFields)
+
+
+def with_headers(body: F) -> F:
+    """The body with the priority that the header gives, which goes before its own. Raises BadRequestError.
+
+    A request without an X-Request-Id is labelled by the body's request_id from here on.
+    """
+    if body.request_id and HEADER not in request.headers:
+        g.request_id = request_label(body.request_id)
+    priority = request.headers.get(PRIORITY_HEADER)
+    if priority is None:
+        return body
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}", priority.strip()):
+        raise BadRequestError(f"{PRIORITY_HEADER} must be a whole number, not {short(priority)}", param="priority")
+    return msgspec.structs.replace(body, priority=int(priority))
