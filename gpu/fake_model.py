@@ -15,6 +15,7 @@ from typing import Any, final
 import msgspec
 
 from protocol.errors import CheckpointError
+from protocol.lora import NO_LORA, LoraId
 
 NUM_CANDIDATES = 24
 CANDIDATE_LOGITS = 8.0
@@ -86,9 +87,13 @@ class FakeModel:
         self.closing = closing
         """Tokens that end something in JSON."""
 
-    def next_state(self, previous: int | None, token_id: int) -> int:
-        """The state of a token after the state of the one before it; None at the beginning."""
-        return mix(_FIRST_STATE if previous is None else previous, token_id)
+    def first_state(self, lora_id: LoraId = NO_LORA) -> int:
+        """What stands before the first token: each adapter makes another model of it."""
+        return _FIRST_STATE if lora_id == NO_LORA else mix(_FIRST_STATE, lora_id)
+
+    def next_state(self, previous: int, token_id: int) -> int:
+        """The state of a token after the state of the one before it."""
+        return mix(previous, token_id)
 
     def logits(self, state: int) -> FakeLogits:
         """What comes after the token with this state."""

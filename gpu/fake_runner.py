@@ -14,9 +14,14 @@ from typing import Any, final
 from gpu.fake_model import FakeModel, mix, read_fake_model, read_json
 from gpu.fake_sampler import logprobs_of, sample
 from gpu.fake_slots import FakeSlot, FakeSlots, PlanError
+from gpu.lora_checkpoint import AdapterWeights
+from gpu.lora_config import read_lora_config
+from gpu.lora_file import LoraFile
 from gpu.profiler import Profiler
+from gpu.resident_loras import ResidentLoras
 from gpu.started_step import FinishedStep
 from gpu.step_recording import StepRecording
+from protocol.lora import NO_LORA, LoraId, LoraRequest
 from protocol.messages import TokenLogprobs
 from protocol.operations import ProfileState, SleepTag
 from protocol.spec import DraftModelSpec, EngineFacts, EngineSpec
@@ -48,6 +53,7 @@ class FakeRunner:
         self._model: FakeModel = read_fake_model(checkpoint, config)
         facts = self.facts
         self._slots = FakeSlots(spec.max_num_seqs, facts.num_blocks, facts.block_size, facts.vocab_size)
+        self._loras: ResidentLoras[AdapterWeights] = ResidentLoras(spec.max_loras)
         self._states: dict[int, list[int]] = {}
         """By block: the state at each of its positions, as far as they were ever computed."""
         self._last_step = -1
@@ -72,6 +78,9 @@ class FakeRunner:
         # All tables first: two rows with one block are to be found out before either computes.
         resolved = [self._slots.resolve(row, previous_step) for row in plan.rows]
         rows = [(row, self._slots.check_row(row)) for row in resolved]
+        for _, held in rows:
+            if held.lora_id != NO_LORA and held.lora_id not in self._loras:
+                raise PlanError(f"adapter {held.lora_id} is none of {self.loras()}: {held}")
         new_slots = {new.slot for new in plan.new_sequences if new.num_computed_tokens > 0}
         for row, held in rows:
             if row.slot in new_slots:
@@ -108,6 +117,21 @@ class FakeRunner:
         self._asleep -= set(tags)
         return sorted(self._asleep)
 
+    def read_adapter(self, path: Path) -> AdapterWeights:
+        """There is no model whose shapes its tensors would have to have."""
+        config = read_lora_config(path, self._spec.max_lora_rank)
+        LoraFile.open(path).close()
+        return AdapterWeights(config.max_rank, {})
+
+    def add_lora(self, lora: LoraRequest, weights: AdapterWeights) -> None:
+        self._loras.add(lora.lora_id, weights)
+
+    def remove_lora(self, lora_id: LoraId) -> bool:
+        return self._loras.remove(lora_id) is not None
+
+    def loras(self) -> list[LoraId]:
+        return self._loras.ids
+
     def start_profile(self, path: Path) -> ProfileState:
         return self._profiler.start(path)
 
@@ -134,7 +158,9 @@ class FakeRunner:
 
     def _compute(self, row: Row, held: FakeSlot) -> list[int]:
         """Write the row's states into its blocks, each from the one that its blocks hold before it."""
-        state = self._state_at(row.start - 1, row.block_table) if row.start > 0 else None
+        state = (
+            self._state_at(row.start - 1, row.block_table) if row.start > 0 else self._model.first_state(held.lora_id)
+        )
         states = []
         for position, token_id in enumerate(row.token_ids, row.start):
             state = self._model.next_state(state, token_id)
@@ -147,7 +173,7 @@ class FakeRunner:
 
     def _check_prefix(self, row: Row, held: FakeSlot) -> None:
         """What a new sequence finds in its blocks must be what it would have computed itself, and computed by now."""
-        state: int | None = None
+        state = self._model.first_state(held.lora_id)
         for position, token_id in enumerate(held.tokens_from(0, row.start)):
             state = self._model.next_state(state, token_id)
             block = row.block_table[position // self.facts.block_size]

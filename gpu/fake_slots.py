@@ -25,6 +25,7 @@ class FakeSlot:
         self.prompt = list(new.prompt_token_ids)
         self.output = list(new.output_token_ids)
         self.num_computed = new.num_computed_tokens
+        self.lora_id = new.lora_id
         self.sampled_in: int | None = None
         """The step of its newest token."""
         self.is_void = False

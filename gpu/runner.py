@@ -6,8 +6,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol
 
+from gpu.lora_checkpoint import AdapterWeights
 from gpu.shared_weights import WeightsOffer
 from gpu.started_step import StartedStep
+from protocol.lora import LoraId, LoraRequest
 from protocol.operations import ProfileState, SleepTag
 from protocol.spec import EngineFacts, EngineSpec
 from protocol.step import StepPlan, StepResult
@@ -44,6 +46,21 @@ class Runner(Protocol):
         """Take back the memory of these; what was dropped is read again, and the KV cache is empty. Returns what is
         still without. Raises CheckpointError for weights that cannot be read any more, ConflictError if there is no
         memory for them: what could not be woken sleeps on, and holds none."""
+
+    def read_adapter(self, path: Path) -> AdapterWeights:
+        """Read a PEFT checkpoint directory, for `add_lora`. May be called from any thread, beside all other methods.
+        Raises BadRequestError naming what is missing there, or does not fit the model or the spec's max_lora_rank."""
+
+    def add_lora(self, lora: LoraRequest, weights: AdapterWeights) -> None:
+        """Sequences may name the adapter from now on; one that is there already changes nothing. It stays through
+        sleep, however deep. Raises BadRequestError if there are as many as the spec's max_loras, ConflictError if the
+        device has no memory for it."""
+
+    def remove_lora(self, lora_id: LoraId) -> bool:
+        """Forget the adapter, which no row names from now on; False if it was not there."""
+
+    def loras(self) -> list[LoraId]:
+        """The adapters that are there, in the order in which they came."""
 
     def start_profile(self, path: Path) -> ProfileState:
         """Record the steps from now on. Raises ConflictError if a profile is being recorded already."""

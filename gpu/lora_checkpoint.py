@@ -1,0 +1,108 @@
+"""A PEFT LoRA adapter from its directory: adapter_config.json and adapter_model.safetensors, held to the served model.
+
+Used by the runners' `read_adapter`, in a thread of its own while steps run. Whatever does not fit, or would be computed
+otherwise than PEFT does, is a BadRequestError that names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from gpu.lora_config import LoraConfig, read_lora_config
+from gpu.lora_file import WEIGHTS, LoraFile
+from protocol.errors import BadRequestError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FACTOR = re.compile(r"base_model\.model\.(?:model\.)?(.+)\.lora_([AB])\.weight")
+"""PEFT's name of a tensor; adapters of a model without a head have one "model." less."""
+
+
+@attrs.frozen
+class LoraModule:
+    """A projection of the model that an adapter may add to."""
+
+    rows: int
+    columns: int
+
+
+@attrs.frozen(eq=False)
+class LowRank:
+    """What an adapter adds to one projection of x: (x a^T) b^T."""
+
+    a: np.ndarray
+    """[rank, columns] float32."""
+    b: np.ndarray
+    """[rows, rank] float32, times the adapter's scaling."""
+
+
+@attrs.frozen(eq=False)
+class AdapterWeights:
+    """An adapter in the host's memory, ready for `add_lora`. Nobody writes to it."""
+
+    rank: int
+    """The highest of any module."""
+    modules: Mapping[str, LowRank]
+    """By the projection's name in the model: model.layers.3.self_attn.q_proj. A dummy model has none."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(one.a.nbytes + one.b.nbytes for one in self.modules.values())
+
+
+def read_adapter(directory: Path, modules: Mapping[str, LoraModule], max_rank: int) -> AdapterWeights:
+    """`modules` are those of the model, by name. Raises BadRequestError naming the file, and the tensor or the key."""
+    config = read_lora_config(directory, max_rank)
+    file = LoraFile.open(directory)
+    try:
+        return AdapterWeights(config.max_rank, _read(file, config, modules))
+    finally:
+        file.close()
+
+
+def _read(file: LoraFile, config: LoraConfig, modules: Mapping[str, LoraModule]) -> dict[str, LowRank]:
+    names: dict[str, dict[str, str]] = {}
+    for name in file.entries:
+        match = FACTOR.fullmatch(name)
+        module = None if match is None else f"model.{match[1]}"
+        if match is None or module not in modules:
+            raise BadRequestError(
+                f"{WEIGHTS}: tensor {name} is for none of the projections that adapters may change here: "
+                f"{', '.join(sorted({known.rpartition('.')[2] for known in modules}))} of the decoder's layers"
+            )
+        names.setdefault(module, {})[match[2]] = name
+    if not names:
+        raise BadRequestError(f"{WEIGHTS} holds no tensors")
+    # All shapes first: what they may be bounds how much is read.
+    for module, factors in names.items():
+        _check_shapes(file, module, factors, config.rank_of(module), modules[module])
+    return {
+        module: LowRank(_float32(file, factors["A"]), _float32(file, factors["B"], config.scaling_of(module)))
+        for module, factors in names.items()
+    }
+
+
+def _check_shapes(file: LoraFile, module: str, factors: Mapping[str, str], rank: int, shape: LoraModule) -> None:
+    for factor, expected in (("A", [rank, shape.columns]), ("B", [shape.rows, rank])):
+        if factor not in factors:
+            raise BadRequestError(f"{WEIGHTS}: {module} has no lora_{factor}")
+        found = file.entries[factors[factor]].shape
+        if found != expected:
+            raise BadRequestError(f"{WEIGHTS}: tensor {factors[factor]} has shape {found}, and should have {expected}")
+
+
+def _float32(file: LoraFile, name: str, scaling: float = 1.0) -> np.ndarray:
+    import numpy as np  # which a process with a dummy model does not need
+
+    entry, content = file.entries[name], file.read(name)
+    if entry.dtype == "BF16":  # the upper half of a float32
+        numbers = (np.frombuffer(content, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+    else:
+        numbers = np.frombuffer(content, dtype="<f4" if entry.dtype == "F32" else "<f2").astype(np.float32)
+    return (numbers * np.float32(scaling)).reshape(entry.shape)

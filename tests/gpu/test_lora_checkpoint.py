@@ -1,0 +1,99 @@
+"""Which adapters are read, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from gpu.lora_checkpoint import LoraModule, read_adapter
+from protocol.errors import BadRequestError
+from tests.helpers.adapters import write_adapter
+
+Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
+SHAPES = {Q: (8, 12), DOWN: (12, 20)}
+MODULES = {name: LoraModule(*shape) for name, shape in SHAPES.items()}
+
+
+def refusal(directory, max_rank=16):
+    with pytest.raises(BadRequestError) as caught:
+        read_adapter(directory, MODULES, max_rank)
+    return caught.value.message
+
+
+def test_b_comes_with_the_scaling_of_its_module(tmp_path):
+    plain = read_adapter(write_adapter(tmp_path / "plain", SHAPES), MODULES, 16)
+    scaled = read_adapter(
+        write_adapter(tmp_path / "scaled", SHAPES, lora_alpha=8, alpha_pattern={"mlp.down_proj": 2}), MODULES, 16
+    )
+
+    assert scaled.modules[Q].b == pytest.approx(plain.modules[Q].b * 2)
+    assert scaled.modules[DOWN].b == pytest.approx(plain.modules[DOWN].b / 2)
+    assert np.array_equal(scaled.modules[Q].a, plain.modules[Q].a)
+
+
+def test_rslora_divides_by_the_root_of_the_rank(tmp_path):
+    plain = read_adapter(write_adapter(tmp_path / "plain", SHAPES), MODULES, 16)
+    stabilised = read_adapter(write_adapter(tmp_path / "rs", SHAPES, use_rslora=True), MODULES, 16)
+
+    assert stabilised.modules[Q].b == pytest.approx(plain.modules[Q].b * 2)
+
+
+def test_what_is_not_computed_is_refused_by_its_key(tmp_path):
+    for key, value in {"use_dora": True, "modules_to_save": ["lm_head"], "fan_in_fan_out": True}.items():
+        assert key in refusal(write_adapter(tmp_path / key, SHAPES, **{key: value}))
+    assert "'pissa'" in refusal(write_adapter(tmp_path / "start", SHAPES, init_lora_weights="pissa"))
+    assert "bias 'all'" in refusal(write_adapter(tmp_path / "bias", SHAPES, bias="all"))
+    assert "'VERA'" in refusal(write_adapter(tmp_path / "type", SHAPES, peft_type="VERA"))
+    assert "rank_pattern" in refusal(write_adapter(tmp_path / "pattern", SHAPES, rank_pattern={"(a+)+": 4}))
+
+
+def test_a_rank_above_the_limit_is_refused_with_both(tmp_path):
+    assert "rank 8 is not within 1 and 4 (--max-lora-rank)" in refusal(write_adapter(tmp_path, SHAPES, rank=8), 4)
+
+
+def test_a_module_that_the_model_lacks_is_refused_with_those_that_it_has(tmp_path):
+    message = refusal(write_adapter(tmp_path, {"lm_head": (40, 12)}))
+
+    assert "base_model.model.lm_head.lora_A.weight" in message
+    assert "down_proj, q_proj" in message
+
+
+def test_a_wrong_shape_is_refused_with_the_right_one(tmp_path):
+    assert "has shape [4, 13], and should have [4, 12]" in refusal(write_adapter(tmp_path, {Q: (8, 13)}))
+    assert "[2, 12]" in refusal(write_adapter(tmp_path, SHAPES, rank_pattern={"q_proj": 2}))
+
+
+def test_files_that_are_missing_or_damaged_are_refused(tmp_path):
+    assert "adapter_config.json of the adapter cannot be read" in refusal(tmp_path / "nowhere")
+    directory = write_adapter(tmp_path / "adapter", SHAPES)
+    weights = directory / "adapter_model.safetensors"
+    whole = weights.read_bytes()
+    for cut in (0, 7, 20, len(whole) - 1):
+        weights.write_bytes(whole[:cut])
+        assert "adapter_model.safetensors" in refusal(directory)
+    weights.write_bytes(whole[:8] + b"x" * (len(whole) - 8))
+    assert "is no safetensors file" in refusal(directory)
+    weights.unlink()
+    os.mkfifo(weights)
+    assert "is no file" in refusal(directory)
+
+
+def test_a_config_that_is_none_is_refused(tmp_path):
+    directory = write_adapter(tmp_path, SHAPES)
+    config = directory / "adapter_config.json"
+    for content in ("[]", "{", json.dumps({"peft_type": "LORA", "r": "many"}), json.dumps({"r": 4})):
+        config.write_text(content)
+        assert "is no config of a LoRA adapter" in refusal(directory)
+    config.write_text(" " * (1 << 21))
+    assert "is larger than" in refusal(directory)
+
+
+def test_half_of_a_pair_is_refused(tmp_path):
+    directory = write_adapter(tmp_path, SHAPES)
+    weights = directory / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes().replace(b"q_proj.lora_B", b"q_proj.lora_A", 1))
+
+    assert "adapter_model.safetensors" in refusal(directory)
