@@ -1,6 +1,7 @@
 """Tool calls out of the text that a forced call's grammar made the model write, as it comes.
 
-The grammar (app/calls.py) fixes the text's shape, so that reading it needs no guesses. Used by app/chat_writer.py.
+The grammar (app/calls.py) fixes the text's shape, so that reading it needs no guesses. A TextParser
+(app/choice_reader.py), made by app/chat.py.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import secrets
 from attrs import define
 
 from app.calls import Calls
-from app.parts import CallPiece
-from protocol.messages import FinishReason
+from app.choice_reader import merged
+from app.parts import CallPiece, Part
 
 _BEGIN = re.compile(r'\s*[\[,]?\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"parameters"\s*:\s*', re.DOTALL)
 
@@ -40,9 +41,13 @@ class CallReader:
         self._whole = 0
         """Calls whose arguments are complete."""
 
-    def feed(self, text: str) -> list[CallPiece]:
+    @property
+    def whole_calls(self) -> list[bool]:
+        return [True] * self._whole + [False] * (len(self.calls) - self._whole)
+
+    def feed(self, text: str) -> list[Part]:
         """What the text adds to the calls."""
-        pieces: list[CallPiece] = []
+        pieces: list[Part] = []
         while text:
             if self._inside:
                 if not self._value.begun:
@@ -65,12 +70,11 @@ class CallReader:
                 if match := _BEGIN.match(self._pending):
                     pieces.append(self._start(json.loads(match["name"])))
                     text = self._pending[match.end() :]
-        return _merged(pieces)
+        return merged(pieces)
 
-    def finish_reason(self, reason: str) -> str:
-        """ "tool_calls" once a whole call stands and nothing was cut."""
-        stopped = reason == FinishReason.STOP and self._whole and not self._inside
-        return "tool_calls" if stopped else reason
+    def end(self, cut: bool) -> list[Part]:
+        """Nothing is held back but what is no part of a call."""
+        return []
 
     def _start(self, name: str) -> CallPiece:
         call = ReadCall("call_" + secrets.token_hex(12), name)
@@ -115,16 +119,3 @@ class _ValueScanner:
                     self.complete = True
                     return at + 1
         return len(text)
-
-
-def _merged(pieces: list[CallPiece]) -> list[CallPiece]:
-    """One piece per call."""
-    merged: dict[int, CallPiece] = {}
-    for piece in pieces:
-        before = merged.get(piece.index)
-        merged[piece.index] = (
-            piece
-            if before is None
-            else CallPiece(piece.index, before.arguments + piece.arguments, before.id, before.name)
-        )
-    return list(merged.values())

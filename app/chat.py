@@ -64,13 +64,13 @@ async def prepare_chat(
         prompt_text = await services.tokenizer.decode_long(token_ids) if body.return_prompt_text else None
     prompts = engine_prompts(services, body, wanted, [token_ids], grammar)
     form = ChatForm(
-        bool(body.logprobs),
-        body.prompt_logprobs is not None,
-        bool(body.return_token_ids),
-        token_ids,
-        calls,
-        tokens_as_ids(services, body),
-        prompt_text,
+        logprobs=bool(body.logprobs),
+        prompt_logprobs=body.prompt_logprobs is not None,
+        return_token_ids=bool(body.return_token_ids),
+        prompt=token_ids,
+        reader=_reader(calls),
+        tokens_as_ids=tokens_as_ids(services, body),
+        prompt_text=prompt_text,
     )
     return PreparedChat(prompts, head, form, deadline)
 

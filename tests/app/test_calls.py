@@ -13,7 +13,9 @@ from llguidance import LLMatcher, LLTokenizer
 
 from app.call_reader import CallReader
 from app.calls import Calls, forced_calls
+from app.choice_reader import TextReader
 from app.limits import Limits
+from app.parts import CallPiece
 from app.schemas.chat import NamedFunction, NamedToolChoice, Tool
 from protocol.errors import BadRequestError
 from tests.helpers.app_under_test import make_app
@@ -104,9 +106,10 @@ def test_calls_come_out_whole_however_the_text_is_cut(wanted: Any, compact: bool
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     reader = CallReader(Calls({}, None))
     pieces = [piece for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True) for piece in reader.feed(text[a:b])]
+    pieces = [piece for piece in pieces if isinstance(piece, CallPiece)]
 
     assert [(call.name, json.loads(call.arguments)) for call in reader.calls] == wanted
-    assert reader.finish_reason("stop") == "tool_calls"
+    assert TextReader(reader).finish_reason("stop") == "tool_calls"
     for index, call in enumerate(reader.calls):
         own = [piece for piece in pieces if piece.index == index]
         assert (own[0].id, own[0].name) == (call.id, call.name)
@@ -119,12 +122,12 @@ def test_a_named_tools_arguments_are_the_text_itself(arguments: Any, step: int) 
     text = json.dumps(arguments)
     reader = CallReader(Calls({}, "weather"))
     for at in range(0, len(text), step):
-        assert reader.finish_reason("length") == "length"
+        assert TextReader(reader).finish_reason("length") == "length"
         reader.feed(text[at : at + step])
     reader.feed("")
     assert [(call.name, call.arguments) for call in reader.calls] == [("weather", text)]
-    assert reader.finish_reason("stop") == "tool_calls"
-    assert reader.finish_reason("length") == "length"
+    assert TextReader(reader).finish_reason("stop") == "tool_calls"
+    assert TextReader(reader).finish_reason("length") == "length"
 
 
 CALL = '[{"name": "weather", "parameters": {"city": "Oslo"}}]'

@@ -1,0 +1,103 @@
+"""From a choice's outputs to its parts, over a parser that sees only text. The readers that app/chat.py hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from app.parts import CallPiece, Content, Part, Reasoning
+from protocol.messages import FinishReason, RequestOutput
+
+
+class TextParser(Protocol):
+    """Reads a text that comes in pieces. Pure; what it has told after some text does not depend on the pieces."""
+
+    @property
+    def whole_calls(self) -> Sequence[bool]:
+        """Of each call that was told, in order, whether its arguments are complete and valid."""
+        ...
+
+    def feed(self, text: str) -> Sequence[Part]:
+        """What can be told now."""
+        ...
+
+    def end(self, cut: bool) -> Sequence[Part]:
+        """The text is over: what was held back. `cut` says that the model would have gone on."""
+        ...
+
+
+class PlainReader:
+    """A text that is the answer and nothing else."""
+
+    num_reasoning_tokens = 0
+
+    def feed(self, output: RequestOutput) -> list[Part]:
+        return [Content(output.text)] if output.text else []
+
+    def finish_reason(self, reason: str) -> str:
+        return reason
+
+
+class TextReader:
+    """A ChoiceReader over a TextParser."""
+
+    def __init__(self, parser: TextParser, *, max_calls: int | None = None, include_reasoning: bool = True) -> None:
+        """Calls beyond `max_calls` and, without `include_reasoning`, thoughts are left out."""
+        self._parser = parser
+        self._max_calls = max_calls
+        self._include_reasoning = include_reasoning
+        self._num_tokens = 0
+        self._num_characters = 0
+        self._num_reasoning_characters = 0
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """The thoughts' share of the text, in tokens: markers may be parts of tokens, so that it is an estimate."""
+        share = self._num_reasoning_characters / max(self._num_characters, 1)
+        return round(self._num_tokens * min(share, 1.0))
+
+    def feed(self, output: RequestOutput) -> list[Part]:
+        self._num_tokens += len(output.token_ids)
+        self._num_characters += len(output.text)
+        parts = list(self._parser.feed(output.text)) if output.text else []
+        if output.finish_reason is not None:
+            parts += self._parser.end(cut=output.finish_reason != FinishReason.STOP)
+        self._num_reasoning_characters += sum(len(part.text) for part in parts if isinstance(part, Reasoning))
+        return merged([part for part in parts if self._is_told(part)])
+
+    def finish_reason(self, reason: str) -> str:
+        calls = self._parser.whole_calls[: self._max_calls]
+        return "tool_calls" if reason == FinishReason.STOP and calls and all(calls) else reason
+
+    def _is_told(self, part: Part) -> bool:
+        if isinstance(part, CallPiece):
+            return self._max_calls is None or part.index < self._max_calls
+        return bool(part.text) and (self._include_reasoning or not isinstance(part, Reasoning))
+
+
+def merged(parts: Sequence[Part]) -> list[Part]:
+    """The same with neighbours of one kind, and of one call, as one part."""
+    runs: list[list[Part]] = []
+    for part in parts:
+        if runs and _belong_together(runs[-1][0], part):
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return [_joined(run) for run in runs]
+
+
+def _belong_together(first: Part, second: Part) -> bool:
+    if isinstance(first, CallPiece):
+        return isinstance(second, CallPiece) and first.index == second.index
+    return type(first) is type(second)
+
+
+def _joined(run: Sequence[Part]) -> Part:
+    first = run[0]
+    if len(run) == 1:
+        return first
+    if isinstance(first, CallPiece):
+        pieces = "".join(part.arguments for part in run if isinstance(part, CallPiece))
+        return CallPiece(first.index, pieces, first.id, first.name)
+    text = "".join(part.text for part in run if not isinstance(part, CallPiece))
+    return Reasoning(text) if isinstance(first, Reasoning) else Content(text)
