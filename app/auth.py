@@ -46,9 +46,7 @@ class AuthenticationMiddleware:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "invalid API key"})
         else:
-            await _refuse(
-                scope, send, InvalidKeyError("Missing or invalid API key: send `Authorization: Bearer <key>`")
-            )
+            await refuse(scope, send, InvalidKeyError("Missing or invalid API key: send `Authorization: Bearer <key>`"))
 
     def _passes(self, scope: Scope) -> bool:
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
@@ -93,7 +91,7 @@ class LoopbackMiddleware:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "no API key is configured"})
         else:
-            await _refuse(scope, send, NotLocalError(f"This server has no API key, so it {refusal}"))
+            await refuse(scope, send, NotLocalError(f"This server has no API key, so it {refusal}"))
 
 
 def _routed_path(scope: Scope) -> str:
@@ -131,7 +129,7 @@ def _is_local_name(host: bytes) -> bool:
     return name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
 
 
-async def _refuse(scope: HTTPScope, send: ASGISendCallable, error: TrillmError) -> None:
+async def refuse(scope: HTTPScope, send: ASGISendCallable, error: TrillmError) -> None:
     sent = next((value for name, value in scope["headers"] if name.lower() == HEADER.lower().encode()), b"")
     label = request_label(sent.decode("latin-1"))
     body = error_body_at(_routed_path(scope), error, label)

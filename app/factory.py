@@ -10,6 +10,7 @@ from quart_trio import QuartTrio
 
 from app.auth import AuthenticationMiddleware, LoopbackMiddleware
 from app.connection import Connection
+from app.cors import CorsMiddleware
 from app.failures import register_failures
 from app.grammar import RequestGrammars
 from app.request_label import HEADER, request_label
@@ -48,6 +49,7 @@ def create_app(services: Services) -> QuartTrio:
         app.asgi_app = AuthenticationMiddleware(app.asgi_app, services.api_keys)
     else:
         app.asgi_app = LoopbackMiddleware(app.asgi_app)
+    app.asgi_app = CorsMiddleware(app.asgi_app, services.cors, has_keys=bool(services.api_keys))
     return app
 
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 
 from attrs import field, frozen
 
+from app.cors_policy import CorsPolicy
 from app.drain import Drain
 from app.engine import EngineClient
 from app.limits import Limits
 from app.metrics import Metrics
 from app.model_card import ModelCard
 from app.render import ChatTemplate
+from app.seeds import seeds
 from app.tokenizer import Tokenizer
 from protocol.errors import UnavailableError
 from protocol.spec import EngineFacts
-
-
-def random_seed() -> int:
-    """A non-negative int64."""
-    return secrets.randbits(63)
 
 
 @frozen
@@ -39,6 +35,10 @@ class Services:
     """Ends what is still being sent to us when the server stops."""
     api_keys: tuple[str, ...] = ()
     """Empty: every route is open to whoever comes in over a loopback address."""
+    cors: CorsPolicy = field(factory=CorsPolicy)
+    """Which web pages may call."""
+    special_tokens: dict[str, str] = field(factory=dict)
+    """bos_token, eos_token, …: variables of chat templates."""
     stream_interval: int = 1
     """Tokens that each event of a stream tells at least, but for the first and the last."""
     return_tokens_as_token_ids: bool = False
@@ -46,7 +46,7 @@ class Services:
     version: str = "0.0.0"
     clock: Callable[[], float] = time.time
     """Unix time in seconds, for the `created` fields."""
-    seed: Callable[[], int] = random_seed
+    seed: Callable[[], int] = field(factory=seeds)
     """Gives the seed of a request that has none."""
 
     @property

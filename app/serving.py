@@ -31,15 +31,18 @@ from app.chunked_body import framed_here
 from app.descriptors import ConnectionLimit, raise_descriptor_limit
 from app.engine_client import ActorEngineClient
 from app.factory import create_app
+from app.generation_config import generation_config
 from app.http1 import http1_only
 from app.launch import checked, engine_client
 from app.listening import address
 from app.metrics import Metrics
-from app.model_card import ModelCard, read_generation_config
+from app.model_card import ModelCard
 from app.notify import Notifier, ServiceReport, take_variables
 from app.render import ChatTemplate
+from app.seeds import seeds
 from app.services import Services
 from app.settings import Settings
+from app.template_source import read_template
 from app.tokenizer import Tokenizer
 from protocol.errors import StartError, TrillmError, UnavailableError
 
@@ -57,7 +60,8 @@ class Service:
         self.settings = settings
         self.client = client
         names = settings.served_model_name or (checkpoint.name,)
-        template = description.chat_template
+        given = settings.chat_template
+        template = description.chat_template if given is None else read_template(given)
         self.services = Services(
             engine=client,
             tokenizer=Tokenizer.from_checkpoint(checkpoint.directory),
@@ -66,11 +70,18 @@ class Service:
                 served_names=names,
                 created=int(checkpoint.directory.stat().st_mtime),
                 eos_token_ids=description.eos_token_ids,
-                generation_config=read_generation_config(checkpoint.directory),
+                generation_config=generation_config(
+                    settings.generation_config, settings.override_generation_config, checkpoint.directory
+                ),
             ),
             metrics=Metrics(client, names[0]),
             limits=settings.limits,
             api_keys=settings.api_key,
+            special_tokens=description.special_tokens,
+            stream_interval=settings.stream_interval,
+            return_tokens_as_token_ids=settings.return_tokens_as_token_ids,
+            seed=seeds(settings.seed),
+            cors=settings.cors,
             version=version("trillm"),
         )
         self.app: QuartTrio = create_app(self.services)

@@ -16,6 +16,8 @@ import attrs
 from cyclopts import Group, Parameter
 
 from actors.handles import HouseSpec
+from app.cors_policy import CorsPolicy
+from app.generation_config import read_override
 from app.limits import Limits
 from app.speculative_config import read_speculative_config
 from protocol.errors import BadRequestError
@@ -25,6 +27,8 @@ from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat, SpeculativeSpe
 SERVER = Group("Server", sort_key=1)
 MODEL = Group("Model", sort_key=2)
 CACHE = Group("Engine: memory and scheduling", sort_key=3)
+
+JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -46,6 +50,14 @@ class Settings:
     """A key that clients may use; repeat it for more. Better in the environment than on the command line."""
     served_model_name: Annotated[tuple[str, ...], Parameter(group=SERVER, consume_multiple=True, negative=())] = ()
     """Names that requests may call the model; answers tell the first. Default: the model's own name."""
+    allowed_origins: Annotated[tuple[str, ...], JSON_LIST] = ()
+    """Origins of web pages whose scripts may call, as '["https://chat.example"]', or '["*"]'. Default: none."""
+    allowed_methods: Annotated[tuple[str, ...], JSON_LIST] = ("*",)
+    """Methods that those scripts may use."""
+    allowed_headers: Annotated[tuple[str, ...], JSON_LIST] = ("*",)
+    """Headers that those scripts may send."""
+    allow_credentials: Annotated[bool, Parameter(group=SERVER, negative=())] = False
+    """Let those scripts send the browser's cookies along; needs origins by name."""
     root_path: Annotated[str, Parameter(group=SERVER)] = ""
     """Path prefix that a proxy in front has not stripped, such as /llm."""
     shutdown_timeout: Annotated[float, Parameter(group=SERVER)] = 30.0
@@ -59,6 +71,12 @@ class Settings:
     profiler_dir: Annotated[Path | None, Parameter(group=SERVER)] = None
     """Where /start_profile has profiles written. Default: `profiles` in the cache directory."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Parameter(group=SERVER)] = "info"
+    stream_interval: Annotated[int, Parameter(group=SERVER)] = 1
+    """Tokens that each event of a stream tells, but for the first and the last; requests may ask for more."""
+    return_tokens_as_token_ids: Annotated[bool, Parameter(group=SERVER)] = False
+    """Log-probabilities name tokens "token_id:ID" unless a request says otherwise."""
+    trust_request_chat_template: Annotated[bool, Parameter(group=SERVER)] = False
+    """Requests may bring a `chat_template`. One that is made for it takes any time and memory of the server."""
     request_timeout: Annotated[float, Parameter(group=SERVER)] = 0.0
     """Seconds that a request may take; 0 is no limit. A request's own `timeout` may only be shorter."""
     max_queue_time: Annotated[float, Parameter(group=SERVER)] = 0.0
@@ -68,6 +86,15 @@ class Settings:
     """Branch, tag or commit of a hub model."""
     download_dir: Annotated[Path | None, Parameter(group=MODEL)] = None
     """Where models are kept. Default: the user's cache directory."""
+    chat_template: Annotated[str | None, Parameter(group=MODEL)] = None
+    """A file with a Jinja template, or the template itself, instead of the checkpoint's."""
+    generation_config: Annotated[str, Parameter(group=MODEL)] = "auto"
+    """Where the sampling defaults come from: "auto" is the checkpoint's generation_config.json, "vllm" nowhere, else a
+    directory that has such a file."""
+    override_generation_config: Annotated[str | None, Parameter(group=MODEL)] = None
+    """JSON with defaults that go before those: {"temperature": 0.7, "max_new_tokens": 1024}. (The last is a limit.)"""
+    seed: Annotated[int | None, Parameter(group=MODEL)] = None
+    """Where the seeds of requests without one come from: the same seed gives the same ones in the same order."""
     load_format: Annotated[Literal["auto", "dummy"], Parameter(group=MODEL)] = "auto"
     """"dummy" reads no weights and runs no model: a deterministic token function, for trying out clients."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Parameter(group=MODEL)] = "auto"
@@ -132,9 +159,11 @@ class Settings:
         if not 0 <= self.port <= 65535:
             raise BadRequestError(f"--port must be from 0 to 65535, not {self.port}")
         read_speculative_config(self.speculative_config)
+        read_override(self.override_generation_config)
+        self.cors  # noqa: B018  raises for what no browser would follow
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len", "num_gpu_blocks_override")
         values = attrs.asdict(self)
-        for name in (*positive, "kv_cache_memory_bytes", "threads", "max_body_bytes"):
+        for name in (*positive, "kv_cache_memory_bytes", "threads", "max_body_bytes", "stream_interval"):
             if values[name] is not None and not values[name] >= 1:
                 raise BadRequestError(f"--{name.replace('_', '-')} must be at least 1, not {values[name]}")
         seconds = ("shutdown_timeout", "send_timeout", "dummy_step_seconds", "request_timeout", "max_queue_time")
@@ -152,10 +181,15 @@ class Settings:
         return self.max_num_seqs + self.max_num_queued_reqs
 
     @property
+    def cors(self) -> CorsPolicy:
+        return CorsPolicy(self.allowed_origins, self.allowed_methods, self.allowed_headers, self.allow_credentials)
+
+    @property
     def limits(self) -> Limits:
         return Limits(
             max_body_bytes=self.max_body_bytes,
             max_logprobs=self.max_logprobs,
+            trusts_chat_templates=self.trust_request_chat_template,
             request_seconds=self.request_timeout or math.inf,
         )
 

@@ -122,6 +122,13 @@ class NotLocalError(BadRequestError):
     code = "loopback_only"
 
 
+class NotAllowedOriginError(BadRequestError):
+    """A web page of an origin that the operator has not allowed, or for what it has not."""
+
+    status = 403
+    code = "origin_not_allowed"
+
+
 class MethodNotAllowedError(BadRequestError):
     """The route exists, with other methods."""
 

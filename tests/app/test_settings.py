@@ -94,6 +94,8 @@ def test_a_file_gives_what_neither_flag_nor_environment_says(monkeypatch, tmp_pa
         ({"root_path": "llm"}, "--root-path must begin with a slash and not end with one, as /llm: 'llm'"),
         ({"root_path": "/"}, "--root-path must begin with a slash"),
         ({"root_path": "/llm/"}, "--root-path must begin with a slash"),
+        ({"allowed_origins": ("https://a/b",)}, "--allowed-origins must be origins in lower case and without a path"),
+        ({"allowed_origins": ("*",), "allow_credentials": True}, "--allow-credentials needs --allowed-origins by name"),
     ],
 )
 def test_what_cannot_be_served_is_refused_naming_flag_and_value(fields, text):
