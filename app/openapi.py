@@ -13,12 +13,12 @@ import msgspec
 from app.field_bounds import Bounds, field_bounds
 from app.limits import Limits
 from app.operations import EVENT_STREAM, JSON, OPERATIONS, Operation, Struct
-from app.schemas.error import ErrorBody
 
 Json = dict[str, Any]
 
 _TEMPLATE = "#/components/schemas/{name}"
 _KEY_SCHEME = "key"
+_BARE_KEY_SCHEME = "bareKey"
 _EVERYWHERE = (HTTPStatus.FORBIDDEN, HTTPStatus.INTERNAL_SERVER_ERROR)
 """403 only without keys: then loopback addresses alone are served."""
 _REQUEST_ID: Json = {
@@ -57,7 +57,10 @@ def openapi_document(version: str, limits: Limits, *, has_keys: bool) -> Json:
         "components": {"schemas": _schemas(OPERATIONS, field_bounds(limits))},
     }
     if has_keys:
-        document["components"]["securitySchemes"] = {_KEY_SCHEME: {"type": "http", "scheme": "bearer"}}
+        document["components"]["securitySchemes"] = {
+            _KEY_SCHEME: {"type": "http", "scheme": "bearer"},
+            _BARE_KEY_SCHEME: {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+        }
         document["security"] = [{_KEY_SCHEME: []}]
     return document
 
@@ -84,7 +87,9 @@ def _operation(operation: Operation, has_keys: bool) -> Json:
     elif has_keys:
         found["security"] = []
         statuses -= {HTTPStatus.FORBIDDEN}
-    responses = {str(status.value): _refusal(status) for status in sorted(statuses)}
+    if has_keys and operation.is_of_anthropic:
+        found["security"] = [{_KEY_SCHEME: []}, {_BARE_KEY_SCHEME: []}]
+    responses = {str(status.value): _refusal(status, operation.refusal) for status in sorted(statuses)}
     found["responses"] = {"200": _success(operation)} | responses
     return found
 
@@ -110,6 +115,8 @@ def _success(operation: Operation) -> Json:
         content[operation.media_type] = {"schema": {"type": "string"}}
     if operation.streamed is not None:
         content[EVENT_STREAM] = {"schema": {"type": "string", "description": _events(operation.streamed)}}
+    if operation.events:
+        content[EVENT_STREAM] = {"schema": {"type": "string", "description": _named_events(operation.events)}}
     return {"description": "Done."} | ({"content": content} if content else {}) | {"headers": _REQUEST_ID}
 
 
@@ -121,7 +128,16 @@ def _events(chunk: Struct) -> str:
     )
 
 
-def _refusal(status: HTTPStatus) -> Json:
+def _named_events(events: tuple[Struct, ...]) -> str:
+    names = ", ".join(f"{event.__name__} (#/components/schemas/{event.__name__})" for event in events)
+    return (
+        f"With `stream`: server-sent events, each of them `event: ` and its type, `data: ` and one of these as JSON: "
+        f"{names}. An answer that fails after its headers are out ends with an event `error` that holds a "
+        "MessagesErrorBody."
+    )
+
+
+def _refusal(status: HTTPStatus, body: Struct) -> Json:
     headers: Json = dict(_REQUEST_ID)
     if status is HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = {"schema": {"const": "Bearer"}}
@@ -130,7 +146,7 @@ def _refusal(status: HTTPStatus) -> Json:
     return {
         "description": _MEANINGS[status],
         "headers": headers,
-        "content": {JSON: {"schema": _reference(ErrorBody)}},
+        "content": {JSON: {"schema": _reference(body)}},
     }
 
 
@@ -143,7 +159,7 @@ def _reference(struct: Struct) -> Json:
 
 def _schemas(operations: Iterable[Operation], bounds: dict[str, Bounds]) -> Json:
     """Of every struct that is read or written, by its name."""
-    told = [op.answer for op in operations] + [op.streamed for op in operations] + [ErrorBody]
+    told = [kind for op in operations for kind in (op.answer, op.streamed, *op.events, op.refusal)]
     read = [op.body for op in operations]
     structs = [struct for struct in dict.fromkeys([*read, *told]) if struct is not None]
     _, schemas = msgspec.json.schema_components(structs, ref_template=_TEMPLATE)
@@ -162,7 +178,9 @@ def _schemas(operations: Iterable[Operation], bounds: dict[str, Bounds]) -> Json
 
 def _always_told(struct: Struct) -> list[str]:
     """Fields that are in every answer: an answer leaves out only what is unset."""
-    return [field.encode_name for field in msgspec.structs.fields(struct) if field.default is not msgspec.UNSET]
+    tag = struct.__struct_config__.tag_field
+    fields = [field.encode_name for field in msgspec.structs.fields(struct) if field.default is not msgspec.UNSET]
+    return [tag, *fields] if tag is not None else fields
 
 
 def _leave_null_out(schema: Json) -> None:

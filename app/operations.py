@@ -10,6 +10,7 @@ import msgspec
 from attrs import frozen
 
 from app.auth import PUBLIC_PATHS
+from app.messages_error import is_messages_path
 from app.schemas.admin import (
     AbortAnswer,
     IsPausedAnswer,
@@ -20,6 +21,8 @@ from app.schemas.admin import (
 )
 from app.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from app.schemas.completions import Completion, CompletionRequest
+from app.schemas.error import ErrorBody
+from app.schemas.messages_error import MessagesErrorBody
 from app.schemas.models import Model, ModelList
 from app.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
@@ -73,6 +76,8 @@ class Operation:
     """Of an answer that is no JSON; None with no `answer` either: there is no body."""
     streamed: Struct | None = None
     """What each event of a streamed answer holds."""
+    events: tuple[Struct, ...] = ()
+    """What the events of a streamed answer hold where each has a name, its `type`."""
     query: tuple[Query, ...] = ()
     errors: tuple[HTTPStatus, ...] = ()
     """Besides those that every route may give."""
@@ -81,6 +86,15 @@ class Operation:
     def is_public(self) -> bool:
         """Whether it needs no key though keys are set."""
         return self.path in PUBLIC_PATHS
+
+    @property
+    def is_of_anthropic(self) -> bool:
+        """Whether refusals and keys are in Anthropic's form."""
+        return is_messages_path(self.path)
+
+    @property
+    def refusal(self) -> Struct:
+        return MessagesErrorBody if self.is_of_anthropic else ErrorBody
 
 
 MODE = Query(
