@@ -19,9 +19,11 @@ from app.grammar import RequestGrammars
 from app.head import Head
 from app.parts import ChoiceReader
 from app.prompts import engine_prompts, response_head, tokens_as_ids
+from app.render import ChatTemplate
 from app.sampling import Wanted, checked_logprobs
 from app.schemas.chat import ChatRequest
 from app.services import Services
+from app.template_source import template_for
 from app.truncation import truncated
 from protocol.errors import BadRequestError
 from protocol.sampling import Grammar
@@ -59,7 +61,8 @@ async def prepare_chat(
     wanted = _wanted(body, services)
     with within(deadline):
         grammar = await _grammar(body, calls, grammars)
-        token_ids = await encode_chat(services, _conversation(body, services))
+        template = await template_for(services, body.chat_template)
+        token_ids = await encode_chat(services, template, _conversation(body, services))
         token_ids = truncated(token_ids, body, wanted, services.facts().max_model_len)
         prompt_text = await services.tokenizer.decode_long(token_ids) if body.return_prompt_text else None
     prompts = engine_prompts(services, body, wanted, [token_ids], grammar)
@@ -75,22 +78,20 @@ async def prepare_chat(
     return PreparedChat(prompts, head, form, deadline)
 
 
-async def encode_chat(services: Services, conversation: Conversation) -> list[int]:
-    """The prompt of a conversation. Raises BadRequestError, also if the model has no chat template."""
-    if services.template is None:
+async def encode_chat(services: Services, template: ChatTemplate | None, conversation: Conversation) -> list[int]:
+    """The prompt of a conversation. Raises BadRequestError, also if there is no template for it."""
+    if template is None:
         raise BadRequestError(
             "This model's checkpoint has no chat template, so it cannot be talked with; use /v1/completions",
             code="no_chat_template",
         )
-    token_ids = await services.template.encode(conversation, services.tokenizer, services.facts().max_model_len)
+    token_ids = await template.encode(conversation, services.tokenizer, services.facts().max_model_len)
     if not token_ids:
         raise BadRequestError("These messages give an empty prompt", param="messages")
     return token_ids
 
 
 def _conversation(body: ChatRequest, services: Services) -> Conversation:
-    if body.chat_template is not None:
-        raise BadRequestError("chat_template: requests may not bring their own template", param="chat_template")
     kwargs = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", body.reasoning_effort)

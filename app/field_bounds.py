@@ -18,6 +18,11 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
     sampling = _sampling(limits)
     messages: Bounds = {"messages": {"array": {"minItems": 1, "maxItems": limits.max_messages}}}
     tools: Bounds = {"tools": {"array": {"maxItems": limits.max_tools}}}
+    template: Keywords = (
+        {"minLength": 1, "maxLength": limits.max_chat_template_length}
+        if limits.trusts_chat_templates
+        else {"maxLength": 0}
+    )
     counted: Keywords = {"minimum": 0, "maximum": limits.max_logprobs}
     return {
         "ChatRequest": sampling
@@ -27,7 +32,7 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
             "max_tokens": {"integer": {"minimum": 1}},
             "max_completion_tokens": {"integer": {"minimum": 1}},
             "top_logprobs": {"integer": counted},
-            "chat_template": {"string": {"maxLength": 0}},
+            "chat_template": {"string": template},
         },
         "CompletionRequest": sampling
         | {

@@ -39,6 +39,10 @@ class Limits:
     max_cache_salt_length: int = 1024
     """Characters."""
     max_tools: int = 128
+    trusts_chat_templates: bool = False
+    """Whether a request may bring its own chat template. One can take any time and memory."""
+    max_chat_template_length: int = 65_536
+    """Characters."""
     max_grammar_bytes: int = 256 * 2**10
     max_pattern_length: int = 8192
     """Characters of one regular expression, alone or inside a schema."""

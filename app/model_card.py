@@ -22,6 +22,8 @@ class GenerationConfig(msgspec.Struct, frozen=True):
     min_p: float | None = None
     repetition_penalty: float | None = None
     do_sample: bool | None = None
+    max_new_tokens: int | None = None
+    """Most tokens of any answer."""
 
 
 @frozen

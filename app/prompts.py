@@ -52,7 +52,8 @@ def engine_prompts(
     prompts: list[Prompt] = []
     for ids in token_ids:
         base = services.seed() if seed is None else seed
-        params = for_prompt(shared, wanted, len(ids), bounds.max_model_len, base)
+        most = services.model.generation_config.max_new_tokens
+        params = for_prompt(shared, wanted, len(ids), bounds.max_model_len, base, most)
         seeded = (msgspec.structs.replace(params, seed=choice_seed(base, choice)) for choice in range(n))
         prompts += [Prompt(ids, each, priority, salt) for each in seeded]
     return prompts

@@ -47,10 +47,17 @@ class Wanted:
 
 
 def for_prompt(
-    params: SamplingParams, wanted: Wanted, prompt_length: int, max_model_len: int, seed: int
+    params: SamplingParams,
+    wanted: Wanted,
+    prompt_length: int,
+    max_model_len: int,
+    seed: int,
+    most_tokens: int | None = None,
 ) -> SamplingParams:
-    """The parameters of one of a request's prompts; `seed` is the request's or a random one. Raises BadRequestError."""
+    """The parameters of one of a request's prompts; `seed` is the request's or a random one, `most_tokens` the
+    server's limit for any answer, to which longer ones are cut, as vLLM does. Raises BadRequestError."""
     max_tokens = _max_tokens(wanted, prompt_length, max_model_len)
+    max_tokens = max_tokens if most_tokens is None else min(max_tokens, most_tokens)
     if params.min_tokens > max_tokens:
         raise BadRequestError(
             f"min_tokens {short(params.min_tokens)} is above max_tokens {max_tokens}", param="min_tokens"

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from functools import partial
+
 from app.checks import short
 from protocol.errors import BadRequestError
 
 _INT64 = 2**63
 _GOLDEN = 0x9E3779B97F4A7C15
+
+
+def seeds(first: int | None = None) -> Callable[[], int]:
+    """Gives non-negative int64s: random ones, or, from a first one on, the same each time."""
+    source = random.SystemRandom() if first is None else random.Random(first)
+    return partial(source.getrandbits, 63)
 
 
 def checked_seed(seed: int | None) -> int | None:

@@ -12,6 +12,7 @@ from app.checks import check_token_ids
 from app.conversation import conversation_of
 from app.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from app.services import Services
+from app.template_source import template_for
 from protocol.errors import BadRequestError
 
 _TOKENIZE = msgspec.json.Decoder(TokenizeRequest)
@@ -49,8 +50,7 @@ async def _token_ids(body: TokenizeRequest, services: Services) -> list[int]:
         services.tokenizer.check_length(body.prompt, services.facts().max_model_len)
         adds = body.add_special_tokens is not False
         return (await services.tokenizer.encode_all([body.prompt], add_special_tokens=adds))[0]
-    if body.chat_template is not None:
-        raise BadRequestError("chat_template: requests may not bring their own template", param="chat_template")
+    template = await template_for(services, body.chat_template)
     check_tools(body.tools, services.limits.max_tools)
     conversation = conversation_of(
         body.messages or [],
@@ -62,4 +62,4 @@ async def _token_ids(body: TokenizeRequest, services: Services) -> list[int]:
         continue_final_message=body.continue_final_message,
         add_special_tokens=body.add_special_tokens,
     )
-    return await encode_chat(services, conversation)
+    return await encode_chat(services, template, conversation)
