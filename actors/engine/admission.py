@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from protocol.lora import LoraRequest
 from protocol.messages import EngineCoreRequest
 from protocol.sampling import SamplingParams
 
@@ -33,6 +34,15 @@ def refusal_of(request: EngineCoreRequest, vocab_size: int) -> str | None:
         if not _are_in(vocab_size, token_ids):
             return f"{name} has token ids outside the vocabulary (0 to {vocab_size - 1})"
     return next((f"{name} is out of range" for name, is_right in _ranges(params, vocab_size) if not is_right), None)
+
+
+def adapter_refusal_of(lora: LoraRequest | None, max_loras: int) -> str | None:
+    """Why it may not be computed with this adapter."""
+    if lora is None:
+        return None
+    if not max_loras:
+        return f"this engine computes without adapters (--enable-lora), and not with {lora.name}"
+    return None if 0 < lora.lora_id < _INT64 else "lora_id is out of range"
 
 
 def _are_in(vocab_size: int, token_ids: Iterable[int]) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import NewType, final
 
+from protocol.lora import NO_LORA, LoraId
+
 BlockHash = NewType("BlockHash", bytes)
 
 _NO_SALT = BlockHash(b"")
@@ -22,10 +24,12 @@ class BlockHashes:
 
     __slots__ = ("_hashes", "_salt", "block_size")
 
-    def __init__(self, block_size: int, cache_salt: str) -> None:
-        """Sequences with different salts never share a block."""
+    def __init__(self, block_size: int, cache_salt: str, lora_id: LoraId = NO_LORA) -> None:
+        """Sequences with different salts or adapters never share a block."""
         self.block_size = block_size
         self._salt = BlockHash(sha256(cache_salt.encode()).digest()) if cache_salt else _NO_SALT
+        if lora_id != NO_LORA:
+            self._salt = BlockHash(sha256(b"lora" + lora_id.to_bytes(8) + self._salt).digest())
         self._hashes: list[BlockHash] = []
 
     def __len__(self) -> int:

@@ -13,6 +13,7 @@ from typing import assert_never, final
 import trio
 
 from actors.child import Control, Pulse
+from actors.engine.adapter_loader import AdapterLoader
 from actors.engine.grammar import GrammarCompiler
 from actors.engine.operations import Operations, Rest
 from actors.engine.proposer import make_proposer
@@ -77,7 +78,8 @@ class Engine:
         self._clients = clients
         self._publishers = {index: Publisher(epoch, index, client) for index, client in clients.items()}
         self._pulse = pulse
-        self._operations = Operations(scheduler, stepper, pulse, profiler_directory, self._end_all)
+        self._adapters = AdapterLoader(scheduler, stepper, self._publish)
+        self._operations = Operations(scheduler, stepper, pulse, profiler_directory, self._end_all, self._adapters)
         self._max_in_flight = max_in_flight
         self._clock = clock
         self._work = trio.Event()
@@ -91,9 +93,9 @@ class Engine:
                 nursery.start_soon(self._watch_subscription, index, client)
             nursery.start_soon(self._take_in, inbox, nursery)
             nursery.start_soon(self._beat)
-            await self._steps()
+            await self._steps(nursery)
 
-    async def _steps(self) -> None:
+    async def _steps(self, nursery: trio.Nursery) -> None:
         in_flight: deque[StepPlan] = deque()
         began = 0.0  # when the runner turned to the oldest step in flight
         while True:
@@ -102,6 +104,8 @@ class Engine:
                     began = trio.current_time()
                 self._stepper.submit(plan)
                 in_flight.append(plan)
+            if changes := self._scheduler.take_adapter_changes():
+                self._adapters.begin(changes, nursery, self._wake)
             if not in_flight:
                 self._pulse.enter("idle")
                 self._work = trio.Event()
@@ -115,6 +119,9 @@ class Engine:
             self._publish(self._scheduler.commit(plan, result, ended - began))
             self._operations.notice()
             began = ended
+
+    def _wake(self) -> None:
+        self._work.set()
 
     async def _take_in(self, inbox: Inbox[EngineInput], nursery: trio.Nursery) -> None:
         while True:
@@ -263,6 +270,7 @@ def make_engine(
         long_prefill_token_threshold=spec.long_prefill_token_threshold,
         enable_prefix_caching=spec.enable_prefix_caching,
         vocab_size=facts.vocab_size,
+        max_loras=spec.max_loras,
     )
     compiler = GrammarCompiler(spec.checkpoint, facts.vocab_size)
     plans_ahead = facts.device != "cpu" if spec.async_scheduling is None else spec.async_scheduling

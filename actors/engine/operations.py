@@ -17,6 +17,7 @@ from typing import assert_never, final
 import trio
 
 from actors.child import Pulse
+from actors.engine.adapter_loader import AdapterLoader
 from actors.engine.hold import Hold
 from actors.engine.scheduler import Scheduler
 from actors.engine.stepper import Stepper
@@ -25,13 +26,17 @@ from gpu.runner import Runner
 from protocol.errors import BadRequestError, ConflictError, TrillmError
 from protocol.operations import (
     AbortAll,
+    AddLora,
     AllAborted,
     CacheReset,
     EngineState,
     GetState,
+    ListLoras,
     Pause,
     PauseMode,
+    PinLora,
     ProfileState,
+    RemoveLora,
     ResetPrefixCache,
     Resume,
     RunState,
@@ -61,6 +66,7 @@ class Operations:
         pulse: Pulse,
         profiler_directory: Path | None,
         end_all: Callable[[str], int],
+        adapters: AdapterLoader,
     ) -> None:
         """`end_all` ends every request of the engine with a sentence for its client, and says how many these were."""
         self._scheduler = scheduler
@@ -68,6 +74,7 @@ class Operations:
         self._pulse = pulse
         self._profiler_directory = profiler_directory
         self._end_all = end_all
+        self._adapters = adapters
         self._paused = Hold.NONE
         self._sleeping = Hold.NONE
         self._sleep_level: int | None = None
@@ -114,6 +121,23 @@ class Operations:
                 return self._start_profile
             case StopProfile():
                 return partial(self._stepper.apply, lambda runner: runner.stop_profile())
+            case AddLora() | RemoveLora() | ListLoras() | PinLora():
+                return self._begin_adapters(operation)
+            case _:
+                assert_never(operation)
+
+    def _begin_adapters(self, operation: AddLora | RemoveLora | ListLoras | PinLora) -> UtilityResult | Rest:
+        if not self._scheduler.adapters.num_places:
+            raise BadRequestError("this engine computes without adapters (--enable-lora)")
+        match operation:
+            case AddLora(lora=lora):
+                return partial(self._adapters.add, lora)
+            case RemoveLora(lora_id=lora_id):
+                return self._adapters.remove(lora_id)
+            case ListLoras():
+                return self._scheduler.adapters.state
+            case PinLora(lora_id=lora_id):
+                return self._adapters.pin(lora_id)
             case _:
                 assert_never(operation)
 

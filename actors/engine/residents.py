@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Iterator
 from typing import final
 
+from actors.engine.adapter_places import AdapterPlaces
 from actors.engine.blocks import BlockPool
 from actors.engine.sequence import Sequence, SequenceStatus
 from actors.engine.waiting import Rank, rank_of
@@ -17,10 +18,11 @@ from protocol.ids import Slot
 
 @final
 class Residents:
-    """Slots from 0 up to `num_slots`, and the block pool, with the sequences that hold them."""
+    """Slots from 0 up to `num_slots`, the block pool and the places of adapters, with the sequences that hold them."""
 
-    def __init__(self, pool: BlockPool, num_slots: int, policy: str) -> None:
+    def __init__(self, pool: BlockPool, num_slots: int, policy: str, adapters: AdapterPlaces) -> None:
         self.pool = pool
+        self.adapters = adapters
         self.policy = policy
         self._ranks: list[Rank] = []
         self._sequences: list[Sequence] = []
@@ -80,7 +82,8 @@ class Residents:
         return self.pool.find(sequence.block_hashes.up_to(sequence.token_ids, sequence.num_tokens - 1))
 
     def admit(self, sequence: Sequence, found: list[int]) -> None:
-        """Give it a slot and, to begin with, the blocks that were found."""
+        """Give it a slot and, to begin with, the blocks that were found. Its adapter is ready."""
+        self.adapters.start(sequence.lora_id)
         self.pool.share(found)
         sequence.begin_with(found, len(found) * self.pool.block_size)
         if sequence.status is SequenceStatus.WAITING and sequence.block_hashes is not None:
@@ -117,6 +120,7 @@ class Residents:
         assert self._sequences[index] is sequence, f"{sequence!r} is not where its rank says"
         del self._ranks[index]
         del self._sequences[index]
+        self.adapters.stop(sequence.lora_id)
         self.pool.free(sequence.block_table)
         sequence.forget_computed()
         heapq.heappush(self._free_slots, sequence.slot)

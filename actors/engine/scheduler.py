@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import final
 
-from actors.engine.admission import refusal_of
+from actors.engine.adapter_places import AdapterChange, AdapterPlaces
+from actors.engine.admission import adapter_refusal_of, refusal_of
 from actors.engine.block_hashes import BlockHashes
 from actors.engine.blocks import BlockPool
 from actors.engine.chunk_budget import ChunkBudget
@@ -29,6 +30,7 @@ from actors.engine.shares import admit_waiting, extend_running, guess_ahead
 from actors.engine.waiting import WaitingQueue
 from protocol.engine_stats import EngineStats
 from protocol.ids import ClientIndex, RequestId
+from protocol.lora import NO_LORA, LoraId
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
 from protocol.step import Row, Sampled, StepPlan, StepResult
 
@@ -53,7 +55,10 @@ class Scheduler:
         self.config = config
         self._proposer = proposer
         self._pool = BlockPool(config.num_blocks, config.block_size)
-        self._running = Residents(self._pool, config.max_num_seqs, config.policy)
+        self.adapters = AdapterPlaces(config.max_loras)
+        """actors/engine/adapter_loader.py tells it what has come."""
+        self._adapter_changes: list[AdapterChange] = []
+        self._running = Residents(self._pool, config.max_num_seqs, config.policy, self.adapters)
         self._live: dict[RequestId, Sequence] = {}
         self._waiting = WaitingQueue(config.policy)
         self._finished = FinishedSequences()
@@ -143,6 +148,11 @@ class Scheduler:
         answers = [self._say_again(client_index, request_id, offset) for request_id, offset in offsets.items()]
         return [answer for answer in answers if answer is not None]
 
+    def fail_adapter(self, lora_id: LoraId, error: str) -> list[Addressed]:
+        """What was coming does not come: end every request that waits for it; returns their last outputs."""
+        self.adapters.fail(lora_id)
+        return [self._fail(sequence, error) for sequence in list(self._live.values()) if sequence.lora_id == lora_id]
+
     def knows(self, client_index: ClientIndex, request_id: RequestId) -> bool:
         """Whether this client's request is live or remembered as finished."""
         return self._find(client_index, request_id) is not None
@@ -153,6 +163,7 @@ class Scheduler:
         """The next step, or None if there is nothing to do, or nothing before the step in flight is committed. Never an
         empty plan."""
         assert len(self._in_flight) < MAX_IN_FLIGHT, f"{self._in_flight[0]!r} is not committed yet"
+        self._review_adapters()
         is_guessing = self._proposer is not None
         if not self._live or self.hold is Hold.ALL:
             return None
@@ -170,7 +181,8 @@ class Scheduler:
         if self._proposer is not None:
             guess_ahead(draft, self._running, self._proposer)
         if not draft.counts:
-            assert self._in_flight or (self.hold and not self.num_begun), f"no progress with {self!r}"
+            is_held = self.hold and not self.num_begun
+            assert self._in_flight or is_held or self._awaits_adapters(), f"no progress with {self!r}"
             return None
         self._num_steps += 1
         self._in_flight.append(draft)
@@ -206,6 +218,19 @@ class Scheduler:
                 if output is not None:
                     outputs.append(output)
         return outputs
+
+    def take_adapter_changes(self) -> list[AdapterChange]:
+        """What `schedule` has decided since the last call: to be done after the plans that it has made until now."""
+        changes, self._adapter_changes = self._adapter_changes, []
+        return changes
+
+    def _review_adapters(self) -> None:
+        if self.adapters.num_places and self.hold is not Hold.ALL:
+            waiting = self._waiting.begun() if self.hold is Hold.NEW else self._waiting
+            self._adapter_changes += self.adapters.review(waiting)
+
+    def _awaits_adapters(self) -> bool:
+        return any(not self.adapters.is_ready(sequence.lora_id) for sequence in self._waiting)
 
     # -------------------------------------------------------------------------------- what one can see
 
@@ -273,7 +298,9 @@ class Scheduler:
             config.max_model_len,
             config.num_blocks * config.block_size + 1,  # `_finish_if_too_long`
         )
-        hashes = BlockHashes(config.block_size, request.cache_salt) if config.enable_prefix_caching else None
+        lora_id = NO_LORA if request.lora is None else request.lora.lora_id
+        caches = config.enable_prefix_caching
+        hashes = BlockHashes(config.block_size, request.cache_salt, lora_id) if caches else None
         return Sequence(request, self._num_added, most, grammar, hashes)
 
     # -------------------------------------------------------------------------------- how a request ends
@@ -285,6 +312,8 @@ class Scheduler:
         if num_prompt_tokens >= self.config.max_model_len:
             return f"the prompt has {num_prompt_tokens} tokens, but at most {self.config.max_model_len - 1} fit"
         assert (grammar is None) == (request.sampling_params.grammar is None), "the grammar was not compiled"
+        if (refusal := adapter_refusal_of(request.lora, self.config.max_loras)) is not None:
+            return refusal
         return refusal_of(request, self.config.vocab_size) or (None if grammar is None else grammar.error)
 
     def _finish_of_continuation(self, sequence: Sequence) -> Finish | None:

@@ -24,10 +24,12 @@ class SchedulerConfig:
     """Whether sequences with the same beginning share its blocks, while it is in memory."""
     vocab_size: int = 2**31
     """Token ids are below this."""
+    max_loras: int = 0
+    """Adapters that the runner holds at once."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            least = 0 if name == "long_prefill_token_threshold" else 1
+            least = 0 if name in ("long_prefill_token_threshold", "max_loras") else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}")
         if self.policy not in POLICIES:

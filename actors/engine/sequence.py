@@ -9,6 +9,7 @@ from typing import Protocol, final
 from actors.engine.block_hashes import BlockHashes
 from actors.engine.ngrams import NgramIndex
 from protocol.ids import ClientIndex, RequestId, Slot
+from protocol.lora import NO_LORA
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, TokenLogprobs
 from protocol.sampling import SamplingParams
 from protocol.step import PENDING, NewSequence, PromptLogprobs, Row
@@ -64,6 +65,7 @@ class Sequence:
         "grammar",
         "is_prompt_counted",
         "logprobs",
+        "lora_id",
         "max_num_tokens",
         "ngrams",
         "num_cached_tokens",
@@ -97,6 +99,7 @@ class Sequence:
         self.client_index: ClientIndex = request.client_index
         self.params: SamplingParams = request.sampling_params
         self.ending_token_ids = frozenset((*self.params.eos_token_ids, *self.params.stop_token_ids))
+        self.lora_id = NO_LORA if request.lora is None else request.lora.lora_id
         self.arrival = arrival
         self.grammar = grammar
         self.block_hashes = block_hashes
@@ -164,6 +167,7 @@ class Sequence:
             output_token_ids=self.token_ids[self.num_prompt_tokens :],
             sampling_params=self.params,
             num_computed_tokens=self.num_computed_tokens,
+            lora_id=self.lora_id,
         )
 
     def plan_row(self, count: int, drafts: Collection[int] = ()) -> Row:

@@ -37,7 +37,8 @@ def extend_running(draft: StepDraft, running: Residents, waiting: WaitingQueue, 
         else:
             _extend(sequence, draft, running)
     if draft.counts:
-        starting = itertools.islice(waiting, running.num_free_slots)
+        ready = (sequence for sequence in waiting if running.adapters.is_ready(sequence.lora_id))
+        starting = itertools.islice(ready, running.num_free_slots)
         lacking = (sequence.num_unplanned_tokens for sequence in itertools.chain(prompts, starting))
         draft.end_decodes(budget.next_beside(len(draft.counts), lacking))
     for sequence in prompts:
@@ -45,7 +46,8 @@ def extend_running(draft: StepDraft, running: Residents, waiting: WaitingQueue, 
 
 
 def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue, *, begun_only: bool = False) -> None:
-    """Let sequences start, in rank order, while there is budget and the first has room for all it has.
+    """Let sequences start, in rank order, while there is budget and the first has room for all it has. Those whose
+    adapter is not there yet are passed over.
 
     Later ones do not overtake one that lacks blocks: it would never find enough of them free. Since whoever runs has
     had a token of this step's budget by now, no more sequences ever run than a step has tokens. Nobody starts in a step
@@ -53,7 +55,7 @@ def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue, *
     only those start that have run before.
     """
     while draft.tokens_left > 0 and not draft.preempted:
-        sequence = waiting.first_begun() if begun_only else waiting.first()
+        sequence = running.adapters.first_ready(waiting.begun() if begun_only else waiting)
         if sequence is None or sequence.num_pending_tokens:  # whoever was preempted awaits the token on its way
             return
         if not running.has_room_for(sequence, found := running.find_prefix(sequence)):

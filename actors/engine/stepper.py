@@ -22,6 +22,9 @@ from gpu.started_step import StartedStep
 from protocol.spec import EngineFacts
 from protocol.step import StepPlan, StepResult
 
+MAX_BESIDE = 4
+"""Actions beside the steps at once; one that never ends keeps its place."""
+
 OpenRunner = Callable[[Report], Runner]
 T = TypeVar("T")
 
@@ -55,6 +58,10 @@ class Stepper(Protocol):
         """What the action gives, or raises, done to the runner once all plans that were submitted have run. It is done
         also if the caller is cancelled meanwhile."""
 
+    async def beside(self, action: Callable[[Runner], T]) -> T:
+        """What the action gives, or raises, done while plans run: it may use only what the runner allows in any thread.
+        If the caller is cancelled, nobody waits for it any longer."""
+
 
 @final
 class InlineStepper:
@@ -81,6 +88,10 @@ class InlineStepper:
             self._results.append(self._runner.step(self._plans.popleft()))
         return action(self._runner)
 
+    async def beside(self, action: Callable[[Runner], T]) -> T:
+        await trio.lowlevel.checkpoint()
+        return action(self._runner)
+
 
 @final
 class ThreadStepper:
@@ -90,6 +101,8 @@ class ThreadStepper:
         self._work: queue.SimpleQueue[StepPlan | Callable[[Runner], None] | Stop] = queue.SimpleQueue()
         self._started: queue.SimpleQueue[StartedStep | Stop] = queue.SimpleQueue()
         self._results_in, self._results = trio.open_memory_channel[outcome.Outcome[StepResult]](math.inf)
+        self._beside = trio.CapacityLimiter(MAX_BESIDE)
+        self._runner: Runner
         self.facts: EngineFacts
 
     def submit(self, plan: StepPlan) -> None:
@@ -112,6 +125,9 @@ class ThreadStepper:
         self._work.put(act)
         return (await hear.receive()).unwrap()
 
+    async def beside(self, action: Callable[[Runner], T]) -> T:
+        return await trio.to_thread.run_sync(action, self._runner, abandon_on_cancel=True, limiter=self._beside)
+
     def serve(
         self, open_runner: OpenRunner, report: Report, token: trio.lowlevel.TrioToken, loaded: trio.Event
     ) -> None:
@@ -122,7 +138,7 @@ class ThreadStepper:
             self._started.put(Stop())
             raise
         try:
-            self.facts = runner.facts
+            self._runner, self.facts = runner, runner.facts
             token.run_sync_soon(loaded.set)
             started: StartedStep | None = None
             while not isinstance(work := self._work.get(), Stop):

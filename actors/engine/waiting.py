@@ -36,12 +36,9 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._sequences)
 
-    def first(self) -> Sequence | None:
-        return self._sequences[0] if self._sequences else None
-
-    def first_begun(self) -> Sequence | None:
-        """The first of those that have run before, and were preempted."""
-        return next((s for s in self._sequences if s.status is SequenceStatus.PREEMPTED), None)
+    def begun(self) -> Iterator[Sequence]:
+        """Those that have run before, and were preempted."""
+        return (s for s in self._sequences if s.status is SequenceStatus.PREEMPTED)
 
     def push(self, sequence: Sequence) -> None:
         rank = rank_of(sequence, self.policy)
@@ -56,4 +53,4 @@ class WaitingQueue:
         del self._sequences[index]
 
     def __repr__(self) -> str:
-        return f"<WaitingQueue {self.policy}: {len(self)} sequences, first {self.first()!r}>"
+        return f"<WaitingQueue {self.policy}: {len(self)} sequences, first {next(iter(self), None)!r}>"

@@ -14,7 +14,7 @@ PACKAGES = ("protocol", "gpu", "actors", "app")
 PURE = {
     "actors.engine": {
         *("block_hashes", "blocks", "chunk_budget", "deadlines", "draft", "finish", "ngrams", "proposer", "finished"),
-        *("admission", "grammar", "hold"),
+        *("adapter_places", "admission", "grammar", "hold"),
         *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "waiting"),
     },
     "actors.output": {
@@ -23,6 +23,7 @@ PURE = {
     },
 }
 GPU_USERS = {
+    "actors.engine.adapter_loader",
     "actors.engine.stepper",
     "actors.engine.operations",
     "actors.engine.main",

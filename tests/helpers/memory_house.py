@@ -229,6 +229,9 @@ class TimedStepper:
     async def apply(self, action):
         return await self._stepper.apply(action)
 
+    async def beside(self, action):
+        return await self._stepper.beside(action)
+
 
 class Recorder:
     """An outbox to the engine that remembers what went through it."""

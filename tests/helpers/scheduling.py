@@ -9,13 +9,16 @@ from pathlib import Path
 
 import msgspec
 
+from actors.engine.adapter_places import AdapterChange
 from actors.engine.proposer import Proposer, make_proposer
 from actors.engine.scheduler import Addressed, Scheduler
 from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.sequence import Constraint, Sequence
 from gpu.fake_runner import FakeRunner
+from gpu.lora_checkpoint import AdapterWeights
 from gpu.runner import Runner
 from protocol.ids import ClientIndex, EngineIndex, Epoch, RequestId
+from protocol.lora import LoraId, LoraRequest
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
 from protocol.sampling import SamplingParams
 from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat
@@ -48,6 +51,7 @@ def a_request(
     arrival: float = 0.0,
     continuation: Iterable[int] = (),
     salt: str = "",
+    lora: int = 0,
     **params: object,
 ) -> EngineCoreRequest:
     """Greedy, five tokens at most, and EOS is ignored, unless `params` says otherwise."""
@@ -62,6 +66,7 @@ def a_request(
         priority=priority,
         continuation_token_ids=list(continuation),
         cache_salt=salt,
+        lora=LoraRequest(f"adapter-{lora}", LoraId(lora), "/nowhere") if lora else None,
     )
 
 
@@ -107,6 +112,17 @@ class Bench:
             self.plans.append(plan)
         return plan
 
+    def bring_adapters(self) -> list[AdapterChange]:
+        """Do what the scheduler wants changed, at once; the runner has the adapters that it is said to have."""
+        changes = self.scheduler.take_adapter_changes()
+        for change in changes:
+            if change.leaving is not None:
+                assert self.runner.remove_lora(change.leaving)
+            if change.coming is not None:
+                self.runner.add_lora(change.coming, AdapterWeights(1, {}))
+                self.scheduler.adapters.arrive(change.coming.lora_id)
+        return changes
+
     def compute(self, plan: StepPlan) -> StepResult:
         return self.runner.step(plan)
 
@@ -124,8 +140,10 @@ class Bench:
         for _ in range(max_steps):
             while len(self.in_flight) < self.max_in_flight and (plan := self.schedule()) is not None:
                 self.in_flight.append(plan)
-            if not self.in_flight:
+            if not self.bring_adapters() and not self.in_flight:
                 return
+            if not self.in_flight:
+                continue
             plan = self.in_flight.popleft()
             self.commit(plan, self.compute(plan))
         raise AssertionError(f"still at work after {max_steps} steps: {self.scheduler!r}")
@@ -195,7 +213,7 @@ class ScriptedGrammar:
 
 def alone(checkpoint: Path, request: EngineCoreRequest) -> Bench:
     """A bench on which this request has run by itself, with room for everything."""
-    bench = Bench(checkpoint, a_config(max_num_batched_tokens=64))
+    bench = Bench(checkpoint, a_config(max_num_batched_tokens=64, max_loras=1))
     bench.add(request)
     bench.run()
     return bench
@@ -217,4 +235,5 @@ def a_spec(checkpoint: Path, config: SchedulerConfig, speculative: DraftModelSpe
         num_gpu_blocks_override=config.num_blocks,
         enable_prefix_caching=config.enable_prefix_caching,
         speculative=speculative,
+        max_loras=config.max_loras,
     )

@@ -26,11 +26,13 @@ from hypothesis.stateful import (
 from actors.engine.hold import Hold
 from actors.engine.scheduler import MAX_IN_FLIGHT
 from actors.engine.sequence import SequenceStatus
+from gpu.lora_checkpoint import AdapterWeights
 from protocol.ids import ClientIndex, RequestId
+from protocol.lora import LoraId, LoraRequest
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
 from protocol.operations import SleepTag
 from protocol.sampling import Grammar
-from protocol.step import StepPlan
+from protocol.step import StepPlan, StepResult
 from tests.helpers.scheduling import DRAFTS, EOS, Bench, Oracle, ScriptedGrammar, a_config, a_request
 
 MAX_MODEL_LEN = 24
@@ -39,6 +41,7 @@ TOKENS = st.lists(st.integers(3, 9), min_size=1, max_size=6)
 PROMPTS = st.builds(list.__add__, st.sampled_from([[], [9], [9] * 5, [9] * 8]), TOKENS)
 """Many begin alike, so that they find each other's blocks."""
 SALTS = st.sampled_from(["", "", "", "salt"])
+ADAPTERS = st.sampled_from([0, 0, 0, 1, 2, 3])
 SCRIPT = [9, 8, 7, 6, 5, 4, 3, 9, 8, 7]
 PARAMS = st.fixed_dictionaries(
     {
@@ -100,6 +103,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.policy = policy
         self.stories: list[Story] = []
         self.plans: deque[StepPlan] = deque()
+        self.results: dict[int, StepResult] = {}
+        """Of plans that were computed and are not committed yet."""
+        self.coming: list[LoraRequest] = []
         self.undisturbed: dict[bytes, Story] = {}
 
     @initialize(
@@ -110,6 +116,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         enable_prefix_caching=st.sampled_from([True, True, True, False]),
         max_in_flight=st.sampled_from([1, MAX_IN_FLIGHT]),
         guesses=st.sampled_from(["none", "oracle", "draft model"]),
+        max_loras=st.sampled_from([0, 1, 2]),
     )
     def open(self, num_tokens: int, max_in_flight: int, guesses: str, **sizes: int):
         self.max_in_flight = max_in_flight
@@ -128,11 +135,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         arrival=st.integers(0, 3),
         known=st.sampled_from([0, 0, 2, 9]),
         salt=SALTS,
+        lora=ADAPTERS,
     )
-    def add(self, prompt: list, params: dict, client: ClientIndex, priority: int, arrival: int, known: int, salt: str):
+    def add(
+        self,
+        prompt: list,
+        params: dict,
+        client: ClientIndex,
+        priority: int,
+        arrival: int,
+        known: int,
+        salt: str,
+        lora: int,
+    ):
         """Sometimes with tokens that an earlier incarnation made."""
         rank = {"client": client, "priority": priority, "arrival": float(arrival)}
-        self.submit(a_request(f"r{len(self.stories)}", prompt, salt=salt, **rank, **params), known)
+        lora = lora if self.bench.config.max_loras else 0
+        self.submit(a_request(f"r{len(self.stories)}", prompt, salt=salt, lora=lora, **rank, **params), known)
 
     @rule(
         prompts=st.lists(st.lists(st.integers(3, 9), min_size=1, max_size=5), min_size=2, max_size=4),
@@ -204,11 +223,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         begun = {s.request_id for s in self.scheduler._live.values() if s.status is not SequenceStatus.WAITING}
         decoding = [s for s in self.scheduler._running if s.num_unplanned_tokens == 1 and not s.is_about_to_end]
         plan = self.bench.schedule()
+        if plan is not None:
+            self.plans.append(plan)
+        self.change_adapters()
         if plan is None:
-            assert self.plans or hold is Hold.ALL or not (begun if hold else self.scheduler.has_work)
+            is_idle = hold is Hold.ALL or not (begun if hold else self.scheduler.has_work)
+            assert self.plans or is_idle or self.scheduler._awaits_adapters()
             return
         assert hold is not Hold.ALL
-        self.plans.append(plan)
         assert plan.rows
         assert hold is Hold.NONE or begun >= {new.request_id for new in plan.new_sequences}
         left_out = {s.slot for s in decoding} - {None} - {row.slot for row in plan.rows}
@@ -217,8 +239,38 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.plans)
     @rule()
     def commit(self):
+        self.compute()
         plan = self.plans.popleft()
-        self.take(self.scheduler.commit(plan, self.bench.compute(plan)))
+        self.take(self.scheduler.commit(plan, self.results.pop(plan.step)))
+
+    def compute(self):
+        """All that was planned, in order."""
+        for plan in self.plans:
+            if plan.step not in self.results:
+                self.results[plan.step] = self.bench.compute(plan)
+
+    def change_adapters(self):
+        """What leaves does so behind the plans; what comes takes its time."""
+        for change in self.scheduler.take_adapter_changes():
+            if change.leaving is not None:
+                self.compute()
+                assert self.bench.runner.remove_lora(change.leaving)
+            if change.coming is not None:
+                self.coming.append(change.coming)
+
+    @precondition(lambda self: self.coming)
+    @rule(index=st.integers(0, 1), fails=st.sampled_from([False, False, False, True]))
+    def arrive(self, index: int, fails: bool):
+        lora = self.coming.pop(index % len(self.coming))
+        if fails:
+            self.take(self.scheduler.fail_adapter(lora.lora_id, "no adapter"))
+        else:
+            self.bench.runner.add_lora(lora, AdapterWeights(1, {}))
+            self.scheduler.adapters.arrive(lora.lora_id)
+
+    @rule(number=st.integers(1, 3))
+    def unload(self, number: int):
+        self.scheduler.adapters.discard(LoraId(number))
 
     @rule(num_steps=st.integers(1, 6))
     def step(self, num_steps: int):
@@ -268,6 +320,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.num_requests_running + stats.num_requests_waiting == len(live)
 
     @invariant()
+    def the_runner_has_the_adapters_that_it_is_said_to_have(self):
+        adapters = self.scheduler.adapters
+        assert self.bench.runner.loras() == [] or adapters.num_places
+        assert sorted(self.bench.runner.loras()) == adapters.state.lora_ids
+        used = Counter(s.lora_id for s in self.scheduler._running if s.lora_id)
+        assert used == adapters._num_running
+        assert len(adapters.state.lora_ids) + len(self.coming) <= adapters.num_places
+
+    @invariant()
     def exactly_the_open_requests_are_live(self):
         open_ids = [story.request.request_id for story in self.stories if self.is_open(story)]
         assert sorted(self.scheduler.request_ids) == sorted(open_ids)
@@ -280,6 +341,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not self.scheduler.has_work:
                 break
             self.step(1)
+            while self.coming:
+                self.arrive(0, fails=False)
         while self.plans:
             self.commit()
         assert not self.scheduler.has_work, f"no end in sight: {self.scheduler!r}"
@@ -293,7 +356,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         assert story.end is not None, f"{story.request.request_id} never ended"
         undisturbed = self.run_undisturbed(story.request)
-        if story.end.finish_reason is FinishReason.ABORT:
+        if story.end.error == "no adapter":
+            assert undisturbed.tokens[: len(story.tokens)] == story.tokens
+        elif story.end.finish_reason is FinishReason.ABORT:
             assert story.end.error == "enough"
             assert undisturbed.tokens[: len(story.tokens)] == story.tokens
         elif "KV blocks" in str(story.end.error):
@@ -306,7 +371,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         key = msgspec.msgpack.encode(request)
         if key not in self.undisturbed:
             sizes = {"max_num_batched_tokens": 64, "max_model_len": MAX_MODEL_LEN, "enable_prefix_caching": False}
-            bench = Bench(self.checkpoint, a_config(**sizes))
+            bench = Bench(self.checkpoint, a_config(max_loras=1, **sizes))
             bench.add(request, grammar_for(request))
             bench.run()
             story = Story(request, list(request.continuation_token_ids))
