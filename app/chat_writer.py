@@ -139,7 +139,7 @@ class ChatWriter:
         return ChatChoice(
             index,
             whole.message(),
-            chat_logprobs(whole.logprobs) if self._form.logprobs else None,
+            chat_logprobs(whole.logprobs, self._form.tokens_as_ids) if self._form.logprobs else None,
             whole.finish_reason,
             whole.stop_reason,
             token_ids=whole.token_ids if self._form.return_token_ids else UNSET,
