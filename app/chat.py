@@ -61,8 +61,7 @@ async def prepare_chat(
     wanted = _wanted(body, services)
     with within(deadline):
         grammar = await _grammar(body, calls, grammars)
-        template = await template_for(services, body.chat_template)
-        token_ids = await encode_chat(services, template, _conversation(body, services))
+        token_ids = await encode_request(services, body)
         token_ids = truncated(token_ids, body, wanted, services.facts().max_model_len)
         prompt_text = await services.tokenizer.decode_long(token_ids) if body.return_prompt_text else None
     prompts = engine_prompts(services, body, wanted, [token_ids], grammar)
@@ -76,6 +75,12 @@ async def prepare_chat(
         prompt_text=prompt_text,
     )
     return PreparedChat(prompts, head, form, deadline)
+
+
+async def encode_request(services: Services, body: ChatRequest) -> list[int]:
+    """The prompt of a request, before anything is cut off. Raises BadRequestError, UnavailableError."""
+    template = await template_for(services, body.chat_template)
+    return await encode_chat(services, template, _conversation(body, services))
 
 
 async def encode_chat(services: Services, template: ChatTemplate | None, conversation: Conversation) -> list[int]:

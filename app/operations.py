@@ -22,6 +22,8 @@ from app.schemas.admin import (
 from app.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from app.schemas.completions import Completion, CompletionRequest
 from app.schemas.error import ErrorBody
+from app.schemas.message_events import EVENTS
+from app.schemas.messages import CountTokensAnswer, CountTokensRequest, MessagesAnswer, MessagesRequest
 from app.schemas.messages_error import MessagesErrorBody
 from app.schemas.models import Model, ModelList
 from app.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
@@ -123,6 +125,25 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=Completion,
         streamed=Completion,
         errors=OF_GENERATING,
+    ),
+    Operation(
+        method="post",
+        path="/v1/messages",
+        name="createMessage",
+        summary="Answer a conversation, in Anthropic's form.",
+        body=MessagesRequest,
+        answer=MessagesAnswer,
+        events=EVENTS,
+        errors=OF_GENERATING,
+    ),
+    Operation(
+        method="post",
+        path="/v1/messages/count_tokens",
+        name="countMessageTokens",
+        summary="How many tokens such a conversation's prompt has.",
+        body=CountTokensRequest,
+        answer=CountTokensAnswer,
+        errors=(*OF_A_BODY, *OF_A_MODEL),
     ),
     Operation(method="get", path="/v1/models", name="listModels", summary="The served names.", answer=ModelList),
     Operation(

@@ -1,0 +1,62 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's API, for its clients and for Claude Code."""
+
+from __future__ import annotations
+
+import msgspec
+from quart import Blueprint, Response, request
+
+from app import sse
+from app.body import read_body
+from app.calls import check_tools
+from app.chat import encode_request, prepare_chat
+from app.failures import told
+from app.grammar import RequestGrammars
+from app.messages_error import PATH, messages_error_body
+from app.messages_request import chat_request, counted_request
+from app.messages_writer import MessagesWriter
+from app.respond import respond
+from app.schemas.messages import CountTokensAnswer, CountTokensRequest, MessagesRequest
+from app.services import Services
+from app.stream import Ending
+from protocol.errors import TrillmError
+
+_MESSAGES = msgspec.json.Decoder(MessagesRequest)
+_COUNT = msgspec.json.Decoder(CountTokensRequest)
+
+
+def message_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
+    routes = Blueprint("messages", __name__)
+
+    @routes.post(PATH)
+    async def create_message() -> Response:
+        body = await read_body(request, _MESSAGES, services.limits, services.drain)
+        chat = await prepare_chat(services, grammars, chat_request(body, services.limits), "msg")
+        tells_thoughts = body.thinking is None or body.thinking.display != "omitted"
+        return await respond(
+            services,
+            chat.prompts,
+            len(chat.prompts),
+            bool(body.stream),
+            lambda answer: MessagesWriter(chat.head, chat.reader(), answer, tells_thoughts=tells_thoughts),
+            chat.deadline,
+            _ENDING,
+        )
+
+    @routes.post(f"{PATH}/count_tokens")
+    async def count_message_tokens() -> Response:
+        body = await read_body(request, _COUNT, services.limits, services.drain)
+        chat = counted_request(body, services.limits)
+        services.model.name(chat.model)
+        check_tools(chat.tools, services.limits.max_tools)
+        answer = CountTokensAnswer(len(await encode_request(services, chat)))
+        return Response(msgspec.json.encode(answer), content_type="application/json")
+
+    return routes
+
+
+def _failure(error: TrillmError, request_id: str) -> bytes:
+    return b"event: error\n" + sse.raw_event(messages_error_body(error.status, told(error), request_id))
+
+
+_ENDING = Ending(_failure, b"")
+"""message_stop, or the error, is the last event."""
