@@ -17,7 +17,7 @@ from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallabl
 
 from app.connection import headers_with_unread_body
 from app.failures import error_body_at
-from app.messages_error import is_messages_path
+from app.messages_error import REQUEST_ID, is_messages_path
 from app.request_label import HEADER, request_label
 from protocol.errors import InvalidKeyError, NotLocalError, TrillmError
 
@@ -132,13 +132,16 @@ def _is_local_name(host: bytes) -> bool:
 async def refuse(scope: HTTPScope, send: ASGISendCallable, error: TrillmError) -> None:
     sent = next((value for name, value in scope["headers"] if name.lower() == HEADER.lower().encode()), b"")
     label = request_label(sent.decode("latin-1"))
-    body = error_body_at(_routed_path(scope), error, label)
+    path = _routed_path(scope)
+    body = error_body_at(path, error, label)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (HEADER.lower().encode(), label.encode()),
         *headers_with_unread_body(scope),
     ]
+    if is_messages_path(path):
+        headers.append((REQUEST_ID.lower().encode(), label.encode()))
     if isinstance(error, InvalidKeyError):
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})

@@ -13,6 +13,7 @@ from app.connection import Connection
 from app.cors import CorsMiddleware
 from app.failures import register_failures
 from app.grammar import RequestGrammars
+from app.messages_error import REQUEST_ID, is_messages_path
 from app.request_label import HEADER, request_label
 from app.routes.admin import admin_routes
 from app.routes.chat import chat_routes
@@ -63,6 +64,8 @@ def _label_requests(app: QuartTrio) -> None:
 
     async def echo(response: Response) -> Response:
         response.headers[HEADER] = g.get("request_id", "-")
+        if is_messages_path(request.path):
+            response.headers[REQUEST_ID] = response.headers[HEADER]
         return response
 
     app.before_request(label)

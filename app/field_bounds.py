@@ -12,6 +12,11 @@ Bounds = dict[str, dict[str, Keywords]]
 
 _TOKEN_ID: Keywords = {"type": "integer", "minimum": 0}
 
+_SAMPLING_OF_MESSAGES = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("min_tokens", "seed", "priority", "cache_salt", "timeout"),
+)
+
 
 def field_bounds(limits: Limits) -> dict[str, Bounds]:
     """By the name of the struct. What depends on the model (token ids, lengths) has only its lower bound."""
@@ -41,6 +46,21 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
             "prompt": {"string": {"minLength": 1}, "array": {"minItems": 1}},
             "suffix": {"string": {"maxLength": 0}},
         },
+        "MessagesRequest": {name: sampling[name] for name in _SAMPLING_OF_MESSAGES}
+        | messages
+        | tools
+        | {"max_tokens": {"integer": {"minimum": 1}}, "stop_sequences": {"array": sampling["stop"]["array"]}},
+        "CountTokensRequest": messages | tools,
+        "Turn": {"role": {"string": {"enum": ["user", "assistant", "system", "ctx", "msg"]}}},
+        "ClientTool": {"type": {"string": {"const": "custom"}}},
+        "ToolChoice": {"type": {"string": {"enum": ["auto", "any", "tool", "none"]}}},
+        "Thinking": {
+            "type": {"string": {"enum": ["enabled", "adaptive", "disabled"]}},
+            "budget_tokens": {"integer": {"minimum": 1}},
+            "display": {"string": {"enum": ["summarized", "omitted"]}},
+        },
+        "JsonOutputFormat": {"type": {"string": {"const": "json_schema"}}},
+        "OutputConfig": {"effort": {"string": {"enum": ["low", "medium", "high", "xhigh", "max"]}}},
         "TokenizeRequest": messages | tools,
         "DetokenizeRequest": {"tokens": {"array": {"items": _TOKEN_ID}}},
         "ResponseFormat": {"type": {"string": {"enum": ["text", "json_object", "json_schema"]}}},

@@ -12,6 +12,8 @@ import msgspec
 from app.schemas.messages_error import MessagesErrorBody, MessagesErrorDetail
 
 PATH = "/v1/messages"
+REQUEST_ID = "Request-Id"
+"""The header in which Anthropic's clients look for a request's label."""
 
 _ENCODER = msgspec.json.Encoder()
 _TYPES: dict[int, str] = {

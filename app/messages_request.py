@@ -61,6 +61,8 @@ def counted_request(body: CountTokensRequest, limits: Limits) -> ChatRequest:
 
 
 def _prompt_fields(body: CountTokensRequest, limits: Limits) -> dict[str, Any]:
+    if not body.messages:
+        raise BadRequestError("messages must not be empty", param="messages")
     if len(body.messages) > limits.max_messages:
         raise BadRequestError(
             f"messages has {len(body.messages)} entries; at most {limits.max_messages} are taken", param="messages"

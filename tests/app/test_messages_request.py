@@ -111,6 +111,7 @@ def test_what_is_counted_is_the_prompt_that_would_be_sent() -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "told"),
     [
+        ({"messages": [], "system": "s"}, "messages", "empty"),
         ({"messages": [USER] * 4097}, "messages", "4096"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type", "web_search_20250305"),
         ({"tools": [TOOL, {"type": "bash_20250124", "name": "bash"}]}, "tools[1].type", "bash_20250124"),
