@@ -16,7 +16,6 @@ from functools import partial
 from itertools import count
 from typing import assert_never, final
 
-import msgspec
 import trio
 
 from actors.handles import (
@@ -32,6 +31,7 @@ from actors.handles import (
 from app.deadline import GRACE_SECONDS, Deadline
 from app.engine import Prompt, Readiness
 from app.engine_calls import EngineCalls
+from app.engine_totals import EngineTotals
 from app.incidents import Incidents
 from app.journal import MAX_DEATHS, TRIAL_DEATHS, Entry
 from app.late_requests import LateRequests
@@ -85,7 +85,7 @@ class ActorEngineClient:
         self._house: House | None = None
         self._facts: EngineFacts | None = None
         self._attached: dict[EngineIndex, Epoch] = {}
-        self._stats: dict[EngineIndex, EngineStats] = {}
+        self._totals = EngineTotals()
         self._live: dict[RequestId, Entry] = {}
         self._calls = EngineCalls()
         self._late = LateRequests(
@@ -117,12 +117,8 @@ class ActorEngineClient:
 
     @property
     def stats(self) -> EngineStats:
-        """Over all engines. A dead one's gauges no longer count."""
-        readings = [self._stats[index] for index in self._attached if index in self._stats]
-        if len(readings) == 1:
-            return readings[0]
-        totals = [sum(column) for column in zip(*map(msgspec.structs.astuple, readings), strict=True)]
-        return EngineStats(*totals)
+        """Over all engines. A dead one's gauges no longer count; counters go on where its predecessor's ended."""
+        return self._totals.reading(self._attached)
 
     @property
     def num_requests(self) -> int:
@@ -324,7 +320,7 @@ class ActorEngineClient:
         match event:
             case RequestOutputs(engine_index=index, epoch=epoch, outputs=outputs, stats=stats):
                 if self._attached.get(index) == epoch:
-                    self._stats[index] = stats
+                    self._totals.take(index, stats)
                     for output in outputs:
                         self._deliver(output)
             case EngineAttached(engine_index=index, epoch=epoch):
@@ -332,7 +328,7 @@ class ActorEngineClient:
                     self._facts = facts
                     self._calls.hold_again(index, epoch, partial(self._actors.send_to_engine, index))
                     self._attached[index] = epoch
-                    self._stats[index] = EngineStats(kv_blocks_total=facts.num_blocks)
+                    self._totals.attach(index, epoch, facts.num_blocks)
                     self.attached_once.set()
                     self._go_on()
             case UtilityAnswer(engine_index=index, reply=reply):

@@ -13,6 +13,7 @@ import trio
 from protocol.errors import EngineDeadError, TrillmError
 from protocol.ids import RequestId
 from protocol.messages import RequestOutput
+from protocol.timeline import then
 
 
 def merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
@@ -28,6 +29,7 @@ def merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
         stop_reason=later.stop_reason,
         error=later.error,
         num_cached_tokens=max(earlier.num_cached_tokens, later.num_cached_tokens),
+        timeline=then(earlier.timeline, later.timeline),
     )
 
 

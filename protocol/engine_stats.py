@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+STEP_TOKENS_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Tokens of a step, by which steps are counted."""
+
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A reading of the scheduler. Counters are totals since the epoch began."""
@@ -23,3 +26,9 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Rows with guesses; the guesses in them, and those that were right."""
     spec_decode_num_draft_tokens: int = 0
     spec_decode_num_accepted_tokens: int = 0
+    step_tokens: int = 0
+    """Computed by steps, guesses not among them. This and what follows comes with heartbeats only; else it is empty."""
+    steps_by_tokens: list[int] = []
+    """Steps by the smallest of STEP_TOKENS_BOUNDS that is not below their tokens; one more, for what is above all."""
+    spec_decode_accepted_by_position: list[int] = []
+    """How often the first, the second, … guess of a row was right."""

@@ -18,6 +18,7 @@ from protocol.lora import LoraRequest
 from protocol.operations import UtilityOperation, UtilityResult
 from protocol.pooling import PoolingParams
 from protocol.sampling import SamplingParams
+from protocol.timeline import Timeline
 
 VERSION = 1
 
@@ -134,6 +135,10 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Prompt tokens that were not computed because their KV blocks were at hand."""
     embedding: bytes | None = None
     """[dimensions] little-endian float32, with finish reason "stop": what was asked for with `pooling`."""
+    scheduled_at: float | None = None
+    """Seconds of CLOCK_MONOTONIC at which it first had a place in a step; with the first output only."""
+    num_preemptions: int = 0
+    """Times that it lost its blocks to others so far."""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="WELCOME"):
@@ -152,6 +157,8 @@ class EngineCoreOutputs(msgspec.Struct, frozen=True, array_like=True, gc=False, 
     seq: int
     outputs: list[EngineCoreOutput]
     stats: EngineStats
+    at: float = 0.0
+    """Seconds of CLOCK_MONOTONIC."""
 
 
 class EngineHeartbeat(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="HEARTBEAT"):
@@ -233,6 +240,8 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_cached_tokens: int = 0
     embedding: bytes | None = None
     """As the engine told it."""
+    timeline: Timeline | None = None
+    """With the first and the last delta, of a request that had a place in a step."""
 
 
 class RequestOutputs(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="REQUEST_OUTPUTS"):

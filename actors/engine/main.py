@@ -99,7 +99,7 @@ class Engine:
         in_flight: deque[StepPlan] = deque()
         began = 0.0  # when the runner turned to the oldest step in flight
         while True:
-            while len(in_flight) < self._max_in_flight and (plan := self._scheduler.schedule()) is not None:
+            while len(in_flight) < self._max_in_flight and (plan := self._schedule()) is not None:
                 if not in_flight:
                     began = trio.current_time()
                 self._stepper.submit(plan)
@@ -122,6 +122,9 @@ class Engine:
 
     def _wake(self) -> None:
         self._work.set()
+
+    def _schedule(self) -> StepPlan | None:
+        return self._scheduler.schedule(self._clock())
 
     async def _take_in(self, inbox: Inbox[EngineInput], nursery: trio.Nursery) -> None:
         while True:
@@ -228,7 +231,7 @@ class Engine:
         for index, output in addressed:
             by_client[index].append(output)
         for index, outputs in by_client.items():
-            self._publishers[index].outputs(outputs, self._scheduler.stats())
+            self._publishers[index].outputs(outputs, self._scheduler.stats(), self._clock())
 
     async def _watch_subscription(self, index: ClientIndex, client: Client) -> None:
         while True:
@@ -248,7 +251,7 @@ class Engine:
             await trio.sleep(HEARTBEAT_SECONDS)
             self._publish(self._scheduler.expire(self._clock()))  # also while no step is made
             for publisher in self._publishers.values():
-                publisher.heartbeat(self._scheduler.stats())
+                publisher.heartbeat(self._scheduler.stats(whole=True))
 
 
 def make_engine(

@@ -49,9 +49,11 @@ class Publisher:
     def farewell(self) -> None:
         self._subscribed = False
 
-    def outputs(self, outputs: list[EngineCoreOutput], stats: EngineStats) -> None:
+    def outputs(self, outputs: list[EngineCoreOutput], stats: EngineStats, at: float) -> None:
+        """`at` is now, in seconds of CLOCK_MONOTONIC."""
+
         def send(part: list[EngineCoreOutput]) -> None:
-            self._numbered(EngineCoreOutputs(self._epoch, self._index, self._next_seq, part, stats))
+            self._numbered(EngineCoreOutputs(self._epoch, self._index, self._next_seq, part, stats, at))
 
         send_in_parts(outputs, send, too_large)
 

@@ -27,6 +27,7 @@ from actors.engine.residents import Residents
 from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.sequence import Constraint, Sequence, SequenceStatus
 from actors.engine.shares import admit_waiting, extend_running, guess_ahead
+from actors.engine.step_counts import StepCounts
 from actors.engine.waiting import WaitingQueue
 from protocol.engine_stats import EngineStats
 from protocol.ids import ClientIndex, RequestId
@@ -75,6 +76,7 @@ class Scheduler:
         self._num_drafts = 0
         self._num_draft_tokens = 0
         self._num_accepted_tokens = 0
+        self._step_counts = StepCounts()
 
     # -------------------------------------------------------------------------------- what clients ask for
 
@@ -130,6 +132,7 @@ class Scheduler:
             for sequence in list(self._running):
                 self._running.dismiss(sequence)
                 sequence.status = SequenceStatus.PREEMPTED
+                sequence.num_preemptions += 1
                 self._waiting.push(sequence)
                 self._num_preemptions += 1
                 for earlier in self._in_flight:
@@ -159,9 +162,9 @@ class Scheduler:
 
     # -------------------------------------------------------------------------------- the step
 
-    def schedule(self) -> StepPlan | None:
+    def schedule(self, now: float = 0.0) -> StepPlan | None:
         """The next step, or None if there is nothing to do, or nothing before the step in flight is committed. Never an
-        empty plan."""
+        empty plan. `now`, in seconds of CLOCK_MONOTONIC, is told of the sequences that start with it."""
         assert len(self._in_flight) < MAX_IN_FLIGHT, f"{self._in_flight[0]!r} is not committed yet"
         self._review_adapters()
         is_guessing = self._proposer is not None
@@ -173,11 +176,15 @@ class Scheduler:
         draft = StepDraft(self._num_steps + 1, config.max_num_batched_tokens, config.long_prefill_token_threshold)
         extend_running(draft, self._running, self._waiting, self._chunk_budget)
         for sequence in draft.preempted:
+            sequence.num_preemptions += 1
             self._waiting.push(sequence)
             for earlier in self._in_flight:
                 earlier.lost.add(sequence)
         self._num_preemptions += len(draft.preempted)
         admit_waiting(draft, self._running, self._waiting, begun_only=self.hold is Hold.NEW)
+        for sequence in draft.admitted:
+            if sequence.scheduled_at is None:
+                sequence.scheduled_at = now
         if self._proposer is not None:
             guess_ahead(draft, self._running, self._proposer)
         if not draft.counts:
@@ -206,6 +213,7 @@ class Scheduler:
             self._num_drafts += len(draft.guesses)
             self._num_draft_tokens += draft.num_guesses
             self._num_accepted_tokens += sum(one.num_accepted for one in result.sampled)
+        self._step_counts.note(draft.num_taken, [one.num_accepted for one in result.sampled] if draft.guesses else ())
         outputs: list[Addressed] = []
         sampled, drafts = iter(result.sampled), iter(result.drafts)
         for row, sequence in zip(plan.rows, draft.counts, strict=True):
@@ -248,7 +256,9 @@ class Scheduler:
         """Of all requests that have not ended, in the order of their arrival here."""
         return list(self._live)
 
-    def stats(self) -> EngineStats:
+    def stats(self, *, whole: bool = False) -> EngineStats:
+        """`whole`: with what is too long to be told with every output."""
+        counts = self._step_counts
         return EngineStats(
             num_requests_running=len(self._running),
             num_requests_waiting=len(self._waiting),
@@ -263,6 +273,9 @@ class Scheduler:
             spec_decode_num_drafts=self._num_drafts,
             spec_decode_num_draft_tokens=self._num_draft_tokens,
             spec_decode_num_accepted_tokens=self._num_accepted_tokens,
+            step_tokens=counts.num_tokens if whole else 0,
+            steps_by_tokens=list(counts.by_num_tokens) if whole else [],
+            spec_decode_accepted_by_position=list(counts.accepted_by_position) if whole else [],
         )
 
     def __repr__(self) -> str:

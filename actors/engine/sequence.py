@@ -72,12 +72,14 @@ class Sequence:
         "num_computed_tokens",
         "num_pending_tokens",
         "num_planned_tokens",
+        "num_preemptions",
         "num_prompt_tokens",
         "num_published_blocks",
         "params",
         "prompt_logprobs",
         "request",
         "request_id",
+        "scheduled_at",
         "slot",
         "status",
         "stop_reason",
@@ -122,6 +124,9 @@ class Sequence:
         wants_prompt = self.params.prompt_logprobs is not None and not request.continuation_token_ids
         self.prompt_logprobs: list[TokenLogprobs | None] | None = [None] if wants_prompt else None
         self.is_prompt_counted = False
+        self.scheduled_at: float | None = None
+        """When it first had a place in a step, in seconds of CLOCK_MONOTONIC."""
+        self.num_preemptions = 0
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | None = None
         self.error: str | None = None
@@ -235,6 +240,8 @@ class Sequence:
             stop_reason=self.stop_reason,
             error=self.error,
             num_cached_tokens=self.num_cached_tokens if offset == first else 0,
+            scheduled_at=self.scheduled_at if offset == first else None,
+            num_preemptions=self.num_preemptions,
         )
 
     def __repr__(self) -> str:

@@ -46,7 +46,8 @@ class OutputProcessor:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._live: dict[RequestId, RequestState] = {}
-        self._early: dict[RequestId, list[EngineCoreOutput]] = {}
+        self._early: dict[RequestId, list[tuple[EngineCoreOutput, float]]] = {}
+        """With the time at which each was published."""
         self._ended: dict[RequestId, None] = {}
         self._forgotten: dict[RequestId, None] = {}
 
@@ -70,8 +71,8 @@ class OutputProcessor:
             )
             self._emit(end, processed, engine_knows=False)
             return processed
-        for output in early:
-            self._process(output, processed)
+        for output, at in early:
+            self._process(output, at, processed)
         if was_forgotten and request_id in self._live:
             processed.resync[request_id] = state.num_tokens
         return processed
@@ -86,29 +87,29 @@ class OutputProcessor:
     def process(self, outputs: EngineCoreOutputs) -> Processed:
         processed = Processed()
         for output in outputs.outputs:
-            self._process(output, processed)
+            self._process(output, outputs.at, processed)
         return processed
 
     def offsets(self) -> dict[RequestId, int]:
         """Of every live request, the number of output tokens that are here: what to ask for when frames were lost."""
         return {request_id: state.num_tokens for request_id, state in self._live.items()}
 
-    def _process(self, output: EngineCoreOutput, processed: Processed) -> None:
+    def _process(self, output: EngineCoreOutput, at: float, processed: Processed) -> None:
         state = self._live.get(output.request_id)
         if state is None:
             if output.request_id not in self._ended:
-                self._keep_early(output)
+                self._keep_early(output, at)
             return
         if output.offset > state.num_tokens and not _ends_without_tokens(output):
             if state.asked_again_at != state.num_tokens:
                 state.asked_again_at = state.num_tokens
                 processed.resync[state.request_id] = state.num_tokens
             return
-        self._advance(state, output, processed)
+        self._advance(state, output, at, processed)
 
-    def _advance(self, state: RequestState, output: EngineCoreOutput, processed: Processed) -> None:
+    def _advance(self, state: RequestState, output: EngineCoreOutput, at: float, processed: Processed) -> None:
         try:
-            delta = state.advance(output)
+            delta = state.advance(output, at)
         except Exception as error:
             self._fail(state.request_id, state.num_tokens, error, processed)
             return
@@ -131,12 +132,12 @@ class OutputProcessor:
         end = RequestOutput(request_id, offset, [], "", finish_reason=FinishReason.ERROR, error=message)
         self._emit(end, processed, engine_knows=False)
 
-    def _keep_early(self, output: EngineCoreOutput) -> None:
+    def _keep_early(self, output: EngineCoreOutput, at: float) -> None:
         """Outputs that go beyond a limit leave a gap, which is noticed when the request is registered."""
         kept = self._early.pop(output.request_id, [])
         self._early[output.request_id] = kept  # newest last
         if len(kept) < MAX_EARLY_OUTPUTS:
-            kept.append(output)
+            kept.append((output, at))
         else:
             _remember(self._forgotten, output.request_id)
         if len(self._early) > MAX_EARLY_REQUESTS:

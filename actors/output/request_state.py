@@ -9,6 +9,7 @@ from actors.output.logprobs import output_logprobs, prompt_logprobs
 from actors.output.stopping import StopMatcher
 from actors.output.vocabulary import Vocabulary
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, RequestOutput
+from protocol.timeline import Timeline
 
 
 class RequestState:
@@ -32,6 +33,9 @@ class RequestState:
         self._stop_token_ids = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)
         self._prompt_logprobs_due = params.prompt_logprobs is not None and not request.continuation_token_ids
         self._num_cached_tokens = 0
+        self._arrived_at = request.arrival_time
+        self._scheduled_at: float | None = None
+        self._first_token_at: float | None = None
         self._detokenizer = open_detokenizer(
             vocabulary,
             request.prompt_token_ids,
@@ -42,8 +46,9 @@ class RequestState:
         taken, _ = self._take(request.continuation_token_ids)
         self.num_tokens = taken
 
-    def advance(self, output: EngineCoreOutput) -> RequestOutput | None:
-        """What this output adds; None if nothing. What is known is skipped; its tokens must not leave a gap.
+    def advance(self, output: EngineCoreOutput, at: float = 0.0) -> RequestOutput | None:
+        """What this output adds; None if nothing. What is known is skipped; its tokens must not leave a gap. It was
+        published `at`, in seconds of CLOCK_MONOTONIC.
 
         Raises ValueError if the engine's output contradicts itself or names impossible tokens.
         """
@@ -54,6 +59,8 @@ class RequestState:
         if logprobs is not None and len(logprobs) != len(output.new_token_ids):
             raise ValueError(f"{len(output.new_token_ids)} tokens came with {len(logprobs)} log-probabilities")
         self._num_cached_tokens = max(self._num_cached_tokens, output.num_cached_tokens)
+        if output.scheduled_at is not None:
+            self._scheduled_at = output.scheduled_at
         of_prompt = None
         if self._prompt_logprobs_due and output.prompt_logprobs is not None:
             of_prompt = prompt_logprobs(self._vocabulary, output.prompt_logprobs)
@@ -70,6 +77,8 @@ class RequestState:
         finish_reason, stop_reason = output.finish_reason, output.stop_reason
         offset = self.num_tokens
         self.num_tokens += taken
+        is_last = output.finish_reason is not None or self.stopped_by is not None
+        timeline = self._timeline(output, at) if is_last or self._first_token_at is None else None
         return RequestOutput(
             request_id=self.request_id,
             offset=offset,
@@ -81,7 +90,15 @@ class RequestState:
             stop_reason=stop_reason if self.stopped_by is None else self.stopped_by,
             error=output.error if self.stopped_by is None else None,
             num_cached_tokens=self._num_cached_tokens,
+            timeline=timeline,
         )
+
+    def _timeline(self, output: EngineCoreOutput, at: float) -> Timeline | None:
+        if self._scheduled_at is None:
+            return None
+        if self._first_token_at is None:
+            self._first_token_at = at
+        return Timeline(self._arrived_at, self._scheduled_at, self._first_token_at, at, output.num_preemptions)
 
     def _with_text(self, token_ids: Sequence[int], finish_reason: FinishReason | None) -> Sequence[int]:
         """All but the stop token that ended the request, unless that is to be seen. The last token of an output whose

@@ -15,7 +15,7 @@ PURE = {
     "actors.engine": {
         *("block_hashes", "blocks", "chunk_budget", "deadlines", "draft", "finish", "ngrams", "proposer", "finished"),
         *("adapter_places", "admission", "grammar", "hold"),
-        *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "waiting"),
+        *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "step_counts", "waiting"),
     },
     "actors.output": {
         *("decoding_rule", "detokenizer", "logprobs", "processor", "request_state"),

@@ -150,7 +150,7 @@ class Bench:
 
     def take(self, addressed: list[Addressed]) -> None:
         for _, output in addressed:
-            self.outputs[output.request_id].append(output)
+            self.outputs[output.request_id].append(without_history(output))
 
     def tokens(self, request_id: str) -> list[int]:
         """What a client has after all outputs, which must continue each other."""
@@ -169,6 +169,11 @@ class Bench:
 
     def reason(self, request_id: str) -> FinishReason | None:
         return self.finish(request_id).finish_reason
+
+
+def without_history(output: EngineCoreOutput) -> EngineCoreOutput:
+    """What a client gets, however the request fared on its way."""
+    return msgspec.structs.replace(output, scheduled_at=None, num_preemptions=0)
 
 
 class Oracle:

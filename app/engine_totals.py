@@ -1,0 +1,75 @@
+"""What all engines count, as one reading that never goes down: an engine that is started again counts from nothing, and
+its predecessor's counters are kept here. Used by app/engine_client.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from itertools import zip_longest
+from typing import Any, final
+
+import msgspec
+
+from protocol.engine_stats import EngineStats
+from protocol.ids import EngineIndex, Epoch
+
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_blocks_used", "kv_blocks_total")
+IN_HEARTBEATS = ("step_tokens", "steps_by_tokens", "spec_decode_accepted_by_position")
+
+
+@final
+class EngineTotals:
+    """Takes each engine's statistics as they come, at the cost of two assignments."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[EngineIndex, Epoch] = {}
+        self._latest: dict[EngineIndex, EngineStats] = {}
+        self._whole: dict[EngineIndex, EngineStats] = {}
+        """The latest ones that came with a heartbeat."""
+        self._past = EngineStats()
+        """Counters of the incarnations before these."""
+
+    def attach(self, index: EngineIndex, epoch: Epoch, num_blocks: int) -> None:
+        """An engine is there, or the same one is heard again: it has nothing to do yet."""
+        if self._epochs.get(index) != epoch:
+            self._past = _sum([self._past, without_gauges(self._of(index))])
+            self._epochs[index] = epoch
+            self._latest[index] = EngineStats(kv_blocks_total=num_blocks)
+            self._whole.pop(index, None)
+        else:
+            nothing = dict.fromkeys(GAUGES, 0) | {"kv_blocks_total": num_blocks}
+            self._latest[index] = msgspec.structs.replace(self._latest[index], **nothing)
+
+    def take(self, index: EngineIndex, stats: EngineStats) -> None:
+        """What the engine of the epoch that was attached last says now."""
+        self._latest[index] = stats
+        if stats.steps_by_tokens:
+            self._whole[index] = stats
+
+    def reading(self, attached: Container[EngineIndex]) -> EngineStats:
+        """Counters of all, gauges of those that are attached."""
+        now = [self._of(index) if index in attached else without_gauges(self._of(index)) for index in self._latest]
+        return _sum([self._past, *now])
+
+    def _of(self, index: EngineIndex) -> EngineStats:
+        latest = self._latest.get(index, EngineStats())
+        whole = self._whole.get(index)
+        if whole is None:
+            return latest
+        fields = msgspec.structs.asdict(whole)
+        return msgspec.structs.replace(latest, **{name: fields[name] for name in IN_HEARTBEATS})
+
+
+def without_gauges(stats: EngineStats) -> EngineStats:
+    return msgspec.structs.replace(stats, **dict.fromkeys(GAUGES, 0))
+
+
+def _sum(readings: Iterable[EngineStats]) -> EngineStats:
+    return EngineStats(*map(_added, zip(*map(msgspec.structs.astuple, readings), strict=True)))
+
+
+def _added(column: tuple[Any, ...]) -> Any:
+    """Numbers, or lists of them of any lengths."""
+    if isinstance(column[0], list):
+        return [sum(values) for values in zip_longest(*column, fillvalue=0)]
+    return sum(column)
