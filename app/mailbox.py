@@ -30,6 +30,7 @@ def merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
         error=later.error,
         num_cached_tokens=max(earlier.num_cached_tokens, later.num_cached_tokens),
         timeline=then(earlier.timeline, later.timeline),
+        embedding=later.embedding,
     )
 
 
@@ -50,8 +51,8 @@ class ActorGeneration:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any of its prompts has a token."""
-        return any(self._num_tokens)
+        """Whether any of its prompts has a token, or has ended without one."""
+        return any(self._num_tokens) or len(self.unfinished) < len(self._num_tokens)
 
     def put(self, output: RequestOutput) -> None:
         index = self.unfinished[output.request_id]

@@ -25,10 +25,12 @@ from protocol.lora import NO_LORA, LoraId, LoraRequest
 from protocol.messages import TokenLogprobs
 from protocol.operations import ProfileState, SleepTag
 from protocol.spec import DraftModelSpec, EngineFacts, EngineSpec
-from protocol.step import PromptLogprobs, Row, Sampled, StepPlan, StepResult
+from protocol.step import Pooled, PromptLogprobs, Row, Sampled, StepPlan, StepResult
 
 DEFAULT_MAX_MODEL_LEN = 2048
 """Tokens, where neither the spec nor config.json says."""
+DEFAULT_HIDDEN_SIZE = 64
+"""Numbers in an embedding, where config.json does not say."""
 MAX_BLOCKS = 65536
 """Blocks are cheap here, but the scheduler lists the free ones."""
 SILENT_EVERY, WRONG_EVERY = 7, 5
@@ -51,8 +53,7 @@ class FakeRunner:
             spec.speculative.num_speculative_tokens if isinstance(spec.speculative, DraftModelSpec) else 0
         )
         self._model: FakeModel = read_fake_model(checkpoint, config)
-        facts = self.facts
-        self._slots = FakeSlots(spec.max_num_seqs, facts.num_blocks, facts.block_size, facts.vocab_size)
+        self._slots = FakeSlots(spec.max_num_seqs, self.facts)
         self._loras: ResidentLoras[AdapterWeights] = ResidentLoras(spec.max_loras)
         self._states: dict[int, list[int]] = {}
         """By block: the state at each of its positions, as far as they were ever computed."""
@@ -88,10 +89,13 @@ class FakeRunner:
         sampled: list[Sampled] = []
         prompt_logprobs: list[PromptLogprobs] = []
         drafts: list[list[int]] = []
+        pooled: list[Pooled] = []
         for row, held in rows:
             states = self._compute(row, held)
             if held.params.prompt_logprobs is not None:
                 prompt_logprobs += self._prompt_logprobs(row, held, states, held.params.prompt_logprobs)
+            if held.pooling is not None and (vector := held.pooling.take(row, states)) is not None:
+                pooled.append(vector)
             if row.sample:
                 one = self._sample_all(row, held, states)
                 sampled.append(one)
@@ -100,7 +104,7 @@ class FakeRunner:
                     drafts.append(self._drafts(row, one, states))
         if self._spec.dummy_step_seconds > 0:
             self._closed.wait(self._spec.dummy_step_seconds)
-        return StepResult(plan.step, sampled, prompt_logprobs, drafts)
+        return StepResult(plan.step, sampled, prompt_logprobs, drafts, pooled)
 
     def start(self, plan: StepPlan) -> FinishedStep:
         return FinishedStep(self.step(plan))
@@ -254,4 +258,5 @@ def _facts(spec: EngineSpec, config: dict[str, Any]) -> EngineFacts:
         dtype="none",
         weights_bytes=0,
         kv_cache_bytes=0,
+        hidden_size=config.get("hidden_size", DEFAULT_HIDDEN_SIZE),
     )

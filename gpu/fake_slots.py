@@ -6,8 +6,10 @@ from typing import final
 
 import msgspec
 
+from gpu.fake_pooling import FakePooling
 from protocol.ids import Slot
 from protocol.sampling import SamplingParams
+from protocol.spec import EngineFacts
 from protocol.step import PENDING, NewSequence, Row
 
 
@@ -19,13 +21,14 @@ class PlanError(ValueError):
 class FakeSlot:
     """A sequence in its slot."""
 
-    def __init__(self, new: NewSequence) -> None:
+    def __init__(self, new: NewSequence, hidden_size: int) -> None:
         self.request_id = new.request_id
         self.params: SamplingParams = new.sampling_params
         self.prompt = list(new.prompt_token_ids)
         self.output = list(new.output_token_ids)
         self.num_computed = new.num_computed_tokens
         self.lora_id = new.lora_id
+        self.pooling = None if new.pooling is None else FakePooling(new.pooling, len(self.prompt), hidden_size)
         self.sampled_in: int | None = None
         """The step of its newest token."""
         self.is_void = False
@@ -47,11 +50,12 @@ class FakeSlot:
 class FakeSlots:
     """Checks every part of a plan before it is done. Each method raises PlanError for what must not be."""
 
-    def __init__(self, max_num_seqs: int, num_blocks: int, block_size: int, vocab_size: int) -> None:
+    def __init__(self, max_num_seqs: int, facts: EngineFacts) -> None:
         self._max_num_seqs = max_num_seqs
-        self._num_blocks = num_blocks
-        self._block_size = block_size
-        self._vocab_size = vocab_size
+        self._num_blocks = facts.num_blocks
+        self._block_size = facts.block_size
+        self._vocab_size = facts.vocab_size
+        self._hidden_size = facts.hidden_size
         self._slots: dict[Slot, FakeSlot] = {}
         self._owners: dict[int, set[Slot]] = {}
 
@@ -80,7 +84,7 @@ class FakeSlots:
             0 <= num_computed < num_tokens and num_computed % self._block_size == 0,
             f"{num_computed} of {num_tokens} tokens of {new.request_id} are said to be computed",
         )
-        self._slots[slot] = FakeSlot(new)
+        self._slots[slot] = FakeSlot(new, self._hidden_size)
 
     def resolve(self, row: Row, previous_step: int) -> Row:
         """The row without PENDING, which must be the token that the slot sampled in the step before."""
@@ -107,6 +111,9 @@ class FakeSlots:
             known = held.tokens_from(row.start, end_known)
             _require(row.token_ids[: len(row.token_ids) - row.num_drafts] == known, f"row has other tokens: {held}")
             _require(not row.sample or end_known == held.num_tokens, f"row samples before its end: {held}")
+        pooling = held.pooling
+        _require(pooling is None or not row.sample, f"row samples what is to be pooled: {held}")
+        _require(pooling is None or pooling.has_all(row.start), f"states before {row.start} are missing: {held}")
         num_bytes = (self._vocab_size + 31) // 32 * 4
         mask = row.grammar_bitmask
         _require(mask is None or len(mask) == num_bytes, f"grammar_bitmask must have {num_bytes} bytes: {held}")

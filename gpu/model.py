@@ -40,6 +40,10 @@ class Model(Protocol):
         """Columns of the logits."""
 
     @property
+    def hidden_size(self) -> int:
+        """Numbers in a hidden state."""
+
+    @property
     def weights_bytes(self) -> int:
         """Of the weights in memory."""
 
@@ -49,6 +53,9 @@ class Model(Protocol):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden] to [rows, vocab] float32, which the caller may write to. Valid until the next call."""
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[rows, hidden] to the same in float32 behind the final norm: what logits are made of. Of fresh memory."""
 
     def release_kv(self) -> None:
         """Give back the pool's memory, and what was recorded over it. Nothing is computed until `restore_kv`."""

@@ -46,6 +46,7 @@ class NativeModel:
         self.dtype = dtype
         self._precision = precision
         self.vocab_size = config.vocab_size
+        self.hidden_size = config.hidden_size
         self._config = config
         self._weights = weights
         self._threads = Pool(library, threads)
@@ -78,6 +79,13 @@ class NativeModel:
         self._decoder.point_head(hidden.data_ptr(), logits.data_ptr())
         self._threads.run(self._decoder.head, step_of(len(hidden)))
         return logits
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = hidden.contiguous()
+        normed = torch.empty_like(hidden)
+        self._decoder.point_norm(hidden.data_ptr(), normed.data_ptr())
+        self._threads.run(self._decoder.norm, step_of(len(hidden)))
+        return normed
 
     def release_kv(self) -> None:
         assert self._pool is not None, "release after close"

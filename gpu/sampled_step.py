@@ -1,4 +1,4 @@
-"""A step whose tokens have been chosen, maybe before the host knows them. Made by gpu/torch_runner.
+"""A step whose tokens and vectors have been made, maybe before the host knows them. Made by gpu/torch_runner.
 
 The device may go on with the next step meanwhile (gpu/last_tokens); the host reads here, in its own time, what was
 sampled, and adds it to what it remembers of the sequences.
@@ -13,6 +13,7 @@ import torch
 
 from gpu.last_tokens import LastTokens
 from gpu.logprobs import LogprobsUnderWay
+from gpu.pooling import PoolingUnderWay
 from gpu.sampler import Sampler
 from gpu.trial import Trial
 from protocol.messages import TokenLogprobs
@@ -60,12 +61,19 @@ class SampledStep:
     """Implements gpu.started_step.StartedStep."""
 
     def __init__(
-        self, step: int, trials: Sequence[Trial], choice: ChoiceUnderWay, prompt_logprobs: list[PromptLogprobs]
+        self,
+        step: int,
+        trials: Sequence[Trial],
+        choice: ChoiceUnderWay | None,
+        prompt_logprobs: list[PromptLogprobs],
+        pooling: PoolingUnderWay | None = None,
     ) -> None:
+        """Without `choice` all trials are decided."""
         self._step = step
         self._trials = trials
         self._choice = choice
         self._prompt_logprobs = prompt_logprobs
+        self._pooling = pooling
         self._result: StepResult | None = None
         # The runner's own thread asks too, before a step that needs what this one sampled.
         self._lock = threading.Lock()
@@ -78,7 +86,9 @@ class SampledStep:
     def result(self) -> StepResult:
         with self._lock:
             if self._result is None:
-                self._choice.take()
+                if self._choice is not None:
+                    self._choice.take()
                 sampled = [trial.result() for trial in self._trials]
-                self._result = StepResult(self._step, sampled, self._prompt_logprobs)
+                pooled = [] if self._pooling is None else self._pooling.take()
+                self._result = StepResult(self._step, sampled, self._prompt_logprobs, pooled=pooled)
             return self._result

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
+from gpu.prompt_pooling import PromptPooling
 from protocol.step import NewSequence
 
 
@@ -18,6 +19,8 @@ class SequenceSlot:
     def __init__(self, new: NewSequence, vocab_size: int, device: torch.device) -> None:
         self.params = new.sampling_params
         self._vocab_size = vocab_size
+        self.pooling = None if new.pooling is None else PromptPooling(new.pooling, len(new.prompt_token_ids))
+        """What becomes of the prompt, if it is not gone on with."""
         self.prompt_token_ids = new.prompt_token_ids
         self.output_token_ids = list(new.output_token_ids)
         self.bias = self._make_bias(vocab_size, device)

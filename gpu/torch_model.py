@@ -37,6 +37,7 @@ class TorchModel:
         self.dtype = str(decoder.embedding.dtype).removeprefix("torch.")
         self.device = decoder.embedding.device
         self.vocab_size = config.vocab_size
+        self.hidden_size = config.hidden_size
         self.weights_bytes = weights_bytes
         self._backend = backend or GatherBackend(
             config.windows, pool.size.block_size, decoder.embedding.dtype, self.device
@@ -59,6 +60,9 @@ class TorchModel:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.decoder.logits(hidden)
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.decoder.norm(hidden).to(torch.float32, copy=True)
 
     def release_kv(self) -> None:
         assert self.pool is not None, "release after close"

@@ -17,6 +17,7 @@ from gpu.load_draft_model import load_models
 from gpu.logprobs import token_logprobs
 from gpu.model import Computed, Model
 from gpu.moved_weights import MovedWeights
+from gpu.pooling import pool_rows
 from gpu.profiler import Profiler
 from gpu.runner import Report
 from gpu.sampled_step import ChoiceUnderWay, SampledStep, asking_trials
@@ -83,6 +84,7 @@ class TorchRunner:
             dtype=model.dtype,
             weights_bytes=model.weights_bytes + (0 if draft_model is None else draft_model.weights_bytes),
             kv_cache_bytes=size.num_bytes + (0 if draft_model is None else draft_model.kv_cache_bytes),
+            hidden_size=model.hidden_size,
         )
         same = msgspec.structs.replace(spec, num_gpu_blocks_override=size.num_blocks, max_model_len=size.max_model_len)
         draft_blocks = None if draft_model is None else draft_model.num_blocks
@@ -124,22 +126,22 @@ class TorchRunner:
         with self._profiler.span("sample"):
             prompt_logprobs = list(self._prompt_logprobs(self._model, rows, computed))
             trials, choice = self._sample(self._model, rows, computed, last_tokens)
-        if choice is not None and self._draft_model is None:
-            started = SampledStep(plan.step, trials, choice, prompt_logprobs)
+            pooling = pool_rows(self._model, rows, self._slots, computed, self._staging)
+        if self._draft_model is None:
+            started = SampledStep(plan.step, trials, choice, prompt_logprobs, pooling)
             self._underway = [*(one for one in self._underway if not one.is_known), started]
             return started
         if choice is not None:
             choice.take()
         sampled = [trial.result() for trial in trials]
-        if self._draft_model is None:
-            return FinishedStep(StepResult(plan.step, sampled, prompt_logprobs))
+        pooled = [] if pooling is None else pooling.take()
         # A row with a grammar never has guesses, and one that broke has no token to go on from.
         masked = {row.slot for row in rows if row.grammar_bitmask is not None}
         going_on = [one.slot for one in sampled if one.error is None and one.slot not in masked]
         with self._profiler.span("draft"):
             drafts = self._draft_model.draft({slot: self._slots[slot] for slot in going_on})
         guesses = [drafts.get(one.slot, []) for one in sampled]
-        return FinishedStep(StepResult(plan.step, sampled, prompt_logprobs, guesses))
+        return FinishedStep(StepResult(plan.step, sampled, prompt_logprobs, guesses, pooled))
 
     @torch.inference_mode()
     def sleep(self, level: int) -> list[SleepTag]:

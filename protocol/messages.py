@@ -66,7 +66,8 @@ class EngineCoreRequest(
     lora: LoraRequest | None = None
     """The adapter to compute it with."""
     pooling: PoolingParams | None = None
-    """The prompt becomes one vector, and no token is sampled. Then max_tokens is 0, and there is no continuation."""
+    """The prompt becomes one vector, and no token is sampled. Then max_tokens is 0, there is no continuation, and the
+    prompt may be as long as max_model_len."""
 
 
 class AbortRequest(

@@ -155,6 +155,8 @@ class EngineFacts(msgspec.Struct, frozen=True, tag="engine_facts"):
     dtype: str
     weights_bytes: int
     kv_cache_bytes: int
+    hidden_size: int = 0
+    """Numbers in a hidden state, and so in an embedding."""
 
 
 class OutputFacts(msgspec.Struct, frozen=True, tag="output_facts"):

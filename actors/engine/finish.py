@@ -29,6 +29,7 @@ def finish_after_prompt(sequence: Sequence) -> Finish | None:
     """Judge a sequence whose last computed token was not followed by a sampled one."""
     is_prompt_done = sequence.num_computed_tokens >= sequence.num_prompt_tokens
     if sequence.params.max_tokens == 0 and is_prompt_done:
+        assert sequence.request.pooling is None, f"the runner gave no vector for {sequence!r}"
         return Finish(FinishReason.LENGTH)
     return None
 

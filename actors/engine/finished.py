@@ -10,7 +10,7 @@ from protocol.ids import ClientIndex, RequestId
 
 MAX_SEQUENCES = 1024
 MAX_WEIGHT = 4_000_000
-"""Token ids and log-probabilities kept in all."""
+"""Token ids, log-probabilities and numbers of embeddings kept in all."""
 
 
 @final
@@ -52,7 +52,7 @@ class FinishedSequences:
 
 def _weight_of(sequence: Sequence) -> int:
     params = sequence.params
-    weight = sequence.num_tokens
+    weight = sequence.num_tokens + len(sequence.embedding or b"") // 4
     if sequence.logprobs is not None:
         weight += len(sequence.logprobs) * (1 + (params.logprobs or 0))
     if sequence.prompt_logprobs is not None:

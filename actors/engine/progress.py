@@ -10,21 +10,28 @@ from collections.abc import Callable
 from actors.engine.finish import Finish, finish_after_prompt
 from actors.engine.sequence import Sequence
 from protocol.messages import FinishReason, TokenLogprobs
-from protocol.step import Row, Sampled
+from protocol.step import Pooled, Row, Sampled
 
 Judge = Callable[[Sequence], Finish | None]
 """Says whether a sequence ends with the token that it has just got."""
 
 
-def take_result(sequence: Sequence, row: Row, sampled: Sampled | None, keeps_kv: bool, judge: Judge) -> Finish | None:
-    """Move the sequence on by what its row computed and sampled. None: it goes on.
+def take_result(
+    sequence: Sequence,
+    row: Row,
+    sampled: Sampled | None,
+    keeps_kv: bool,
+    judge: Judge,
+    pooled: Pooled | None = None,
+) -> Finish | None:
+    """Move the sequence on by what its row computed, and sampled or pooled. None: it goes on.
 
-    Without `keeps_kv` its blocks have gone to others since the row was planned; the tokens are as good as ever.
+    Without `keeps_kv` its blocks have gone to others since the row was planned; what came of it is as good as ever.
     """
     if sampled is None:
         if keeps_kv:
             sequence.num_computed_tokens += len(row.token_ids)
-        return finish_after_prompt(sequence)
+        return finish_after_prompt(sequence) if pooled is None else _take_embedding(sequence, pooled)
     sequence.num_pending_tokens -= 1
     if keeps_kv:
         num_rejected = row.num_drafts - sampled.num_accepted
@@ -35,6 +42,13 @@ def take_result(sequence: Sequence, row: Row, sampled: Sampled | None, keeps_kv:
     if sampled.error is not None:
         return Finish(FinishReason.ERROR, error=sampled.error)
     return _take_token(sequence, sampled.token_id, sampled.logprobs, judge)
+
+
+def _take_embedding(sequence: Sequence, pooled: Pooled) -> Finish:
+    if pooled.error is not None:
+        return Finish(FinishReason.ERROR, error=pooled.error)
+    sequence.embedding = pooled.values
+    return Finish(FinishReason.STOP)
 
 
 def _take_drafts(sequence: Sequence, row: Row, sampled: Sampled, judge: Judge) -> Finish | None:

@@ -33,7 +33,7 @@ from protocol.engine_stats import EngineStats
 from protocol.ids import ClientIndex, RequestId
 from protocol.lora import NO_LORA, LoraId
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
-from protocol.step import Row, Sampled, StepPlan, StepResult
+from protocol.step import Pooled, Row, Sampled, StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
 """Plans that are not committed: one that the runner runs, and one that it goes on with at once."""
@@ -216,13 +216,14 @@ class Scheduler:
         self._step_counts.note(draft.num_taken, [one.num_accepted for one in result.sampled] if draft.guesses else ())
         outputs: list[Addressed] = []
         sampled, drafts = iter(result.sampled), iter(result.drafts)
+        pooled = {one.slot: one for one in result.pooled}
         for row, sequence in zip(plan.rows, draft.counts, strict=True):
             one = next(sampled, None) if row.sample else None
             if row.sample:
                 sequence.drafts = next(drafts, [])
             assert not row.sample or (one is not None and one.slot == row.slot), "the result is not that of this plan"
             if sequence.is_live:  # else aborted while the step ran, or ended by the step before
-                output = self._commit_row(sequence, row, one, sequence not in draft.lost)
+                output = self._commit_row(sequence, row, one, sequence not in draft.lost, pooled.get(row.slot))
                 if output is not None:
                     outputs.append(output)
         return outputs
@@ -283,12 +284,15 @@ class Scheduler:
 
     # -------------------------------------------------------------------------------- results of a step
 
-    def _commit_row(self, sequence: Sequence, row: Row, sampled: Sampled | None, keeps_kv: bool) -> Addressed | None:
+    def _commit_row(
+        self, sequence: Sequence, row: Row, sampled: Sampled | None, keeps_kv: bool, pooled: Pooled | None
+    ) -> Addressed | None:
         offset = sequence.num_output_tokens
-        finish = take_result(sequence, row, sampled, keeps_kv, self._finish_after_token)
+        finish = take_result(sequence, row, sampled, keeps_kv, self._finish_after_token, pooled)
+        outcome = sampled or pooled
         if not sequence.is_prompt_counted:
-            self._count_prompt(sequence, sampled)
-        if sampled is not None and sampled.error is not None:
+            self._count_prompt(sequence, outcome)
+        if outcome is not None and outcome.error is not None:
             self._pool.retract(sequence.block_table)  # whatever broke this row may lie in them
         elif sequence.num_computed_tokens >= (sequence.num_published_blocks + 1) * self._pool.block_size:
             self._running.publish_full_blocks(sequence)
@@ -297,9 +301,9 @@ class Scheduler:
             return self._finish(sequence, finish, offset)
         return None if sampled is None else (sequence.client_index, sequence.output_from(offset))
 
-    def _count_prompt(self, sequence: Sequence, sampled: Sampled | None) -> None:
+    def _count_prompt(self, sequence: Sequence, outcome: Sampled | Pooled | None) -> None:
         """Once per request, however often it is computed."""
-        if sampled is not None or sequence.num_computed_tokens >= sequence.num_prompt_tokens:
+        if outcome is not None or sequence.num_computed_tokens >= sequence.num_prompt_tokens:
             sequence.is_prompt_counted = True
             self._num_prompt_tokens += sequence.num_prompt_tokens
 
@@ -322,8 +326,9 @@ class Scheduler:
         num_prompt_tokens = len(request.prompt_token_ids)
         if num_prompt_tokens == 0:
             return "the prompt has no tokens"
-        if num_prompt_tokens >= self.config.max_model_len:
-            return f"the prompt has {num_prompt_tokens} tokens, but at most {self.config.max_model_len - 1} fit"
+        most = self.config.max_model_len - (request.pooling is None)  # nothing follows what is pooled
+        if num_prompt_tokens > most:
+            return f"the prompt has {num_prompt_tokens} tokens, but at most {most} fit"
         assert (grammar is None) == (request.sampling_params.grammar is None), "the grammar was not compiled"
         if (refusal := adapter_refusal_of(request.lora, self.config.max_loras)) is not None:
             return refusal

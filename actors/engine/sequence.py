@@ -11,6 +11,7 @@ from actors.engine.ngrams import NgramIndex
 from protocol.ids import ClientIndex, RequestId, Slot
 from protocol.lora import NO_LORA
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, TokenLogprobs
+from protocol.pooling import Pooling
 from protocol.sampling import SamplingParams
 from protocol.step import PENDING, NewSequence, PromptLogprobs, Row
 
@@ -59,6 +60,7 @@ class Sequence:
         "block_table",
         "client_index",
         "drafts",
+        "embedding",
         "ending_token_ids",
         "error",
         "finish_reason",
@@ -123,6 +125,8 @@ class Sequence:
         # An earlier incarnation delivered them with the first token of the continuation.
         wants_prompt = self.params.prompt_logprobs is not None and not request.continuation_token_ids
         self.prompt_logprobs: list[TokenLogprobs | None] | None = [None] if wants_prompt else None
+        self.embedding: bytes | None = None
+        """What the request asked for with `pooling`, once it is there."""
         self.is_prompt_counted = False
         self.scheduled_at: float | None = None
         """When it first had a place in a step, in seconds of CLOCK_MONOTONIC."""
@@ -154,9 +158,15 @@ class Sequence:
         return len(self.request.continuation_token_ids)
 
     @property
-    def needs_every_position(self) -> bool:
-        """The KV alone is not enough: what the prompt's positions predict has been asked for and is not known yet."""
+    def awaits_prompt_logprobs(self) -> bool:
+        """What the prompt's positions predict has been asked for and is not known yet."""
         return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens
+
+    @property
+    def needs_every_position(self) -> bool:
+        """The KV alone is not enough: something is made of the hidden states of positions before the last one."""
+        pooling = self.request.pooling
+        return self.awaits_prompt_logprobs or (pooling is not None and pooling.pooling is not Pooling.LAST)
 
     @property
     def is_live(self) -> bool:
@@ -172,6 +182,7 @@ class Sequence:
             output_token_ids=self.token_ids[self.num_prompt_tokens :],
             sampling_params=self.params,
             num_computed_tokens=self.num_computed_tokens,
+            pooling=self.request.pooling,
             lora_id=self.lora_id,
         )
 
@@ -201,7 +212,7 @@ class Sequence:
 
     def gather_prompt_logprobs(self, chunk: PromptLogprobs) -> None:
         """Take in the log-probabilities of one chunk of the prompt, unless they are known already."""
-        if not self.needs_every_position:
+        if not self.awaits_prompt_logprobs:
             return  # computed again after a preemption
         assert self.prompt_logprobs is not None
         assert len(self.prompt_logprobs) == chunk.start + 1, f"prompt logprobs of {self!r} skip to {chunk.start}"
@@ -212,7 +223,7 @@ class Sequence:
         self.block_table = block_table
         self.num_published_blocks = len(block_table)
         self.num_computed_tokens = self.num_planned_tokens = num_computed_tokens
-        if self.needs_every_position:
+        if self.awaits_prompt_logprobs:
             self.prompt_logprobs = [None]
 
     def forget_computed(self) -> None:
@@ -235,13 +246,14 @@ class Sequence:
             offset=offset,
             new_token_ids=self.token_ids[self.num_prompt_tokens + offset :],
             logprobs=logprobs,
-            prompt_logprobs=self.prompt_logprobs if offset == first and not self.needs_every_position else None,
+            prompt_logprobs=self.prompt_logprobs if offset == first and not self.awaits_prompt_logprobs else None,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
             error=self.error,
             num_cached_tokens=self.num_cached_tokens if offset == first else 0,
             scheduled_at=self.scheduled_at if offset == first else None,
             num_preemptions=self.num_preemptions,
+            embedding=self.embedding,
         )
 
     def __repr__(self) -> str:

@@ -91,6 +91,7 @@ class RequestState:
             error=output.error if self.stopped_by is None else None,
             num_cached_tokens=self._num_cached_tokens,
             timeline=timeline,
+            embedding=output.embedding,
         )
 
     def _timeline(self, output: EngineCoreOutput, at: float) -> Timeline | None:

@@ -107,7 +107,8 @@ class Rows:
 
 
 class NativeDecoder:
-    """Two programs: token ids to hidden states for up to `capacity` tokens, and hidden states to logits."""
+    """Three programs: token ids to hidden states for up to `capacity` tokens, hidden states to logits, and the final
+    norm alone."""
 
     def __init__(
         self,
@@ -132,11 +133,18 @@ class NativeDecoder:
         self._head_norm = self._norm(self.hidden, weights.norm, self._normed)
         self._head = self._linear_part(weights.head, self._normed, 0, config.vocab_size)
         self.head = self._program()
+        self._norm_alone = self._norm(self.hidden, weights.norm, self.hidden)
+        self.norm = self._program()
 
     def point_head(self, hidden: int, logits: int) -> None:
         """Let the head's program read and write at these addresses: [rows, hidden] and [rows, vocab] float32."""
         self._head_norm.x = hidden
         self._head.output.y = logits
+
+    def point_norm(self, hidden: int, normed: int) -> None:
+        """Let the norm's program read and write at these addresses: [rows, hidden] float32 both."""
+        self._norm_alone.x = hidden
+        self._norm_alone.into = normed
 
     def _record_layers(self, caches: Mapping[int, tuple[int, int]]) -> Program:
         config, weights = self._config, self._weights

@@ -49,6 +49,7 @@ class TransformersModel:
         output = self._probe()
         self.shape = _shape(model.config, self._attention.layers)
         self.vocab_size = self.shape.vocab_size
+        self.hidden_size: int = model.config.get_text_config().hidden_size
         self._hidden = GivenHidden(type(output))
         self._head = _head_alone(model, self._hidden)
         self._test()
@@ -68,6 +69,10 @@ class TransformersModel:
         token_ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=self.device)
         logits = self._head(input_ids=token_ids, use_cache=False).logits[0]
         return logits.to(torch.float32, copy=True)
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What transformers calls the last hidden state is normed already."""
+        return hidden.to(torch.float32, copy=True)
 
     def release_kv(self) -> None:
         assert self._pool is not None, "release after close"

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,8 +20,9 @@ from protocol.errors import ConflictError
 from protocol.ids import RequestId, Slot
 from protocol.messages import TokenLogprobs
 from protocol.operations import SleepTag
+from protocol.pooling import Pooling, PoolingParams
 from protocol.sampling import SamplingParams
-from protocol.step import PENDING, NewSequence, Row, Sampled, StepPlan, StepResult
+from protocol.step import PENDING, NewSequence, Pooled, Row, Sampled, StepPlan, StepResult
 
 MakeRunner = Callable[[], Runner]
 """Makes a fresh runner: at least 4 slots, 48 blocks, 64 tokens of context, 32 tokens of vocabulary."""
@@ -29,6 +32,11 @@ def params(max_tokens: int = 8, **changes: object) -> SamplingParams:
     """Greedy unless told otherwise, and nothing ends it early."""
     greedy = SamplingParams(max_tokens=max_tokens, seed=1234, temperature=0.0)
     return msgspec.structs.replace(greedy, **changes)
+
+
+def vector_of(values: bytes) -> list[float]:
+    """The numbers of an embedding."""
+    return list(struct.unpack(f"<{len(values) // 4}f", values))
 
 
 def only(token_ids: Sequence[int], vocab_size: int) -> bytes:
@@ -52,6 +60,8 @@ class Driven:
     sampled: list[Sampled] = attrs.field(factory=list)
     prompt_logprobs: list[TokenLogprobs] = attrs.field(factory=list)
     admitted: bool = False
+    pooling: PoolingParams | None = None
+    pooled: Pooled | None = None
 
     @property
     def tokens(self) -> list[int]:
@@ -81,6 +91,9 @@ class Driver:
         self._shared.update(sequence.blocks)
         return sequence
 
+    def admit_to_pool(self, slot: int, prompt: list[int], pooling: PoolingParams) -> Driven:
+        return Driven(Slot(slot), list(prompt), params(0), [], [], pooling=pooling)
+
     def free(self, sequence: Driven) -> None:
         """Shared blocks are not used again."""
         self._free.extend(block for block in sequence.blocks if block not in self._shared)
@@ -102,7 +115,15 @@ class Driver:
         drafts = drafts or {}
         rows = [self._row(s, count, (bitmasks or {}).get(s.slot), drafts.get(s.slot, [])) for s, count in work]
         new = [
-            NewSequence(s.slot, RequestId(f"r{s.slot}"), list(s.prompt), list(s.output), s.params, s.computed)
+            NewSequence(
+                slot=s.slot,
+                request_id=RequestId(f"r{s.slot}"),
+                prompt_token_ids=list(s.prompt),
+                output_token_ids=list(s.output),
+                sampling_params=s.params,
+                num_computed_tokens=s.computed,
+                pooling=s.pooling,
+            )
             for s, _ in work
             if not s.admitted
         ]
@@ -120,6 +141,15 @@ class Driver:
             self.step(*[(s, min(chunk, len(s.tokens) - s.computed)) for s in running])
         return [s.output for s in sequences]
 
+    def pool(self, *sequences: Driven, chunk: int = 1_000_000) -> list[bytes]:
+        """Steps with all of them at once until each has its vector; frees them and returns these."""
+        while running := [s for s in sequences if s.pooled is None]:
+            self.step(*[(s, min(chunk, len(s.prompt) - s.computed)) for s in running])
+        for sequence in sequences:
+            self.free(sequence)
+        assert all(s.pooled is not None and s.pooled.error is None for s in sequences)
+        return [s.pooled.values for s in sequences if s.pooled is not None]
+
     def _row(self, sequence: Driven, count: int, bitmask: bytes | None, drafts: list[int]) -> Row:
         block_size = self.runner.facts.block_size
         end = sequence.computed + count
@@ -130,7 +160,7 @@ class Driver:
             sequence.computed,
             sequence.tokens[sequence.computed : end] + drafts,
             list(sequence.blocks),
-            end == len(sequence.tokens),
+            end == len(sequence.tokens) and sequence.pooling is None,
             bitmask,
             len(drafts),
         )
@@ -152,6 +182,12 @@ class Driver:
         for logprobs in result.prompt_logprobs:
             assert logprobs.start == starts[logprobs.slot]
             by_slot[logprobs.slot].prompt_logprobs.extend(logprobs.rows)
+        complete = [
+            row.slot for s, row in zip(sequences, rows, strict=True) if s.pooling and s.computed == len(s.prompt)
+        ]
+        assert [pooled.slot for pooled in result.pooled] == complete
+        for pooled in result.pooled:
+            by_slot[pooled.slot].pooled = pooled
         for sampled in result.sampled:
             if sampled.slot in failing:
                 by_slot[sampled.slot].output.append(0)
@@ -368,6 +404,53 @@ def check_grammar_bitmask_binds(make_runner: MakeRunner, driver: Driver) -> None
             driver.free(sequence)
 
 
+def check_vectors_do_not_depend_on_chunks_or_company(make_runner: MakeRunner, driver: Driver) -> None:
+    """Bit for bit in the same chunks; over other ones, and in company, as nearly as hidden states are the same."""
+    poolings = [PoolingParams(kind, normalize=kind is not Pooling.MEAN) for kind in Pooling]
+    prompts = [_prompt(driver, length, length) for length in (1, 17, 33)]
+    beside = driver.admit(3, _prompt(driver, 9, 2), params(30))
+    driver.step((beside, 9))
+    for chunk in (1_000_000, 1, 7):
+        cases = list(zip(prompts, poolings, strict=True)) + list(zip(prompts, reversed(poolings), strict=True))
+        alone = [driver.pool(driver.admit_to_pool(0, *case), chunk=1_000_000)[0] for case in cases]
+        for half in (0, 3):
+            together = [driver.admit_to_pool(slot, *case) for slot, case in enumerate(cases[half : half + 3])]
+            work = [(s, min(chunk, len(s.prompt))) for s in together]
+            driver.step((beside, 1), *work)
+            found = driver.pool(*together, chunk=chunk)
+            for one, expected in zip(found, alone[half : half + 3], strict=True):
+                assert vector_of(one) == pytest.approx(vector_of(expected), abs=1e-4)
+    driver.free(beside)
+
+
+def check_vectors_are_cut_and_then_normalised(make_runner: MakeRunner, driver: Driver) -> None:
+    size = driver.runner.facts.hidden_size
+    prompt = _prompt(driver, 12)
+    for kind in Pooling:
+        raw, whole, cut = (
+            vector_of(driver.pool(driver.admit_to_pool(0, prompt, PoolingParams(kind, normalize, dimensions)))[0])
+            for normalize, dimensions in ((False, None), (True, None), (True, 5))
+        )
+        assert (len(raw), len(whole), len(cut)) == (size, size, 5)
+        for found, numbers in ((whole, raw), (cut, raw[:5])):
+            length = math.hypot(*numbers)
+            assert found == pytest.approx([number / length for number in numbers], rel=1e-5)
+
+
+def check_shared_blocks_change_no_vector(make_runner: MakeRunner, driver: Driver) -> None:
+    """Of the last token: that alone needs no state of those before it."""
+    first = driver.admit(0, _prompt(driver, 40), params(2))
+    driver.run(first)
+    prompt, last = [*first.tokens[:33], 5, 6, 7], PoolingParams(Pooling.LAST)
+    (expected,) = driver.pool(driver.admit_to_pool(1, prompt, last))
+    sharing = driver.admit_after(first, 2, prompt, params(0))
+    sharing.pooling = last
+    assert sharing.computed > 0
+    (found,) = driver.pool(sharing, chunk=2)
+    assert vector_of(found) == pytest.approx(vector_of(expected), abs=1e-4)
+    driver.free(first)
+
+
 def check_sleep_changes_no_token(make_runner: MakeRunner, driver: Driver) -> None:
     """What was computed is gone, and what the slots know is not: sequences are computed again in other slots."""
     wish = params(9, temperature=0.9)
@@ -439,6 +522,9 @@ CHECKS: tuple[Callable[[MakeRunner, Driver], None], ...] = (
     check_logprobs_shapes,
     check_prompt_logprobs_cover_the_prompt,
     check_grammar_bitmask_binds,
+    check_vectors_do_not_depend_on_chunks_or_company,
+    check_vectors_are_cut_and_then_normalised,
+    check_shared_blocks_change_no_vector,
     check_sleep_changes_no_token,
     check_a_sleep_of_level_0_gives_nothing_back,
     check_a_profile_is_written_where_it_was_asked_for,
