@@ -45,6 +45,15 @@ class Readiness:
     reason: str = ""
 
 
+@frozen
+class LorasInUse:
+    """Names of the adapters of live requests, in alphabetical order."""
+
+    running: tuple[str, ...] = ()
+    """Of those that have a token."""
+    waiting: tuple[str, ...] = ()
+
+
 class Generation(Protocol):
     """The outputs of one call of `generate`, one sequence per prompt."""
 
@@ -92,6 +101,9 @@ class EngineClient(Protocol):
     def incidents(self) -> Incidents:
         """What went wrong so far."""
         ...
+
+    @property
+    def loras_in_use(self) -> LorasInUse: ...
 
     @property
     def run_state(self) -> RunState:

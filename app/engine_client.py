@@ -29,7 +29,7 @@ from actors.handles import (
     open_actors,
 )
 from app.deadline import GRACE_SECONDS, Deadline
-from app.engine import Prompt, Readiness
+from app.engine import LorasInUse, Prompt, Readiness
 from app.engine_calls import EngineCalls
 from app.engine_totals import EngineTotals
 from app.incidents import Incidents
@@ -124,6 +124,15 @@ class ActorEngineClient:
     def num_requests(self) -> int:
         return len(self._live)
 
+    @property
+    def loras_in_use(self) -> LorasInUse:
+        running: set[str] = set()
+        waiting: set[str] = set()
+        for entry in self._live.values():
+            if entry.prompt.lora is not None:
+                (running if entry.token_ids else waiting).add(entry.prompt.lora.name)
+        return LorasInUse(tuple(sorted(running)), tuple(sorted(waiting)))
+
     def live(self) -> list[Entry]:
         """The journal: what is kept of each request that has not ended."""
         return list(self._live.values())
@@ -208,6 +217,14 @@ class ActorEngineClient:
         for generation in {id(entry.generation): entry.generation for entry in self._live.values()}.values():
             generation.fail(error)
             self._abort(generation)
+
+    def give_up(self, reason: str) -> None:
+        """The service cannot go on, for a reason that the operator has been told."""
+        self._failure = reason
+        self._attached.clear()
+        self.end_all(EngineDeadError(f"The service cannot go on: {reason}"))
+        self.end_operations(reason)
+        self.failed.set()
 
     def end_operations(self, reason: str) -> None:
         """Nobody waits for an engine's answer any longer."""
@@ -348,11 +365,7 @@ class ActorEngineClient:
                 self._withdraw(list(self._live.values()))
                 self._calls.fail(None, reason)
             case HouseFailed(reason=reason):
-                self._failure = reason
-                self._attached.clear()
-                self.end_all(EngineDeadError(f"The service cannot go on: {reason}"))
-                self.end_operations(reason)
-                self.failed.set()
+                self.give_up(reason)
             case _:
                 assert_never(event)
 

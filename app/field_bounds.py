@@ -4,6 +4,8 @@ gives. The checks themselves are in app/sampling.py and beside the routes; a tes
 
 from __future__ import annotations
 
+from app.adapter_paths import MAX_PATH_LENGTH
+from app.adapters import MAX_NAME_LENGTH
 from app.limits import Limits
 
 Keywords = dict[str, object]
@@ -62,6 +64,10 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
         "JsonOutputFormat": {"type": {"string": {"const": "json_schema"}}},
         "OutputConfig": {"effort": {"string": {"enum": ["low", "medium", "high", "xhigh", "max"]}}},
         "TokenizeRequest": messages | tools,
+        "LoadLoraAdapterRequest": {
+            "lora_name": {"string": {"minLength": 1, "maxLength": MAX_NAME_LENGTH}},
+            "lora_path": {"string": {"pattern": "^/", "maxLength": MAX_PATH_LENGTH}},
+        },
         "DetokenizeRequest": {"tokens": {"array": {"items": _TOKEN_ID}}},
         "ResponseFormat": {"type": {"string": {"enum": ["text", "json_object", "json_schema"]}}},
         "RepetitionDetection": {"max_pattern_size": {"integer": {"const": 0}}},

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from app.actor_metrics import ActorCollector
 from app.distribution import Distribution
@@ -45,6 +46,10 @@ class Metrics:
         self._registry.register(_EngineCollector(engine, labels))
         self._registry.register(_RequestCollector(self, labels))
         self._registry.register(ActorCollector(engine, model_name))
+
+    def add(self, collector: Collector) -> None:
+        """Have this read, too, when metrics are scraped."""
+        self._registry.register(collector)
 
     def ended(self, reason: str) -> None:
         """One sequence ended with this finish reason, or "abort" when the client went away."""

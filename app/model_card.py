@@ -10,7 +10,9 @@ from pathlib import Path
 import msgspec
 from attrs import field, frozen
 
+from app.adapters import Adapters
 from protocol.errors import CheckpointError, NotFoundError
+from protocol.lora import LoraRequest
 
 
 class GenerationConfig(msgspec.Struct, frozen=True):
@@ -35,18 +37,27 @@ class ModelCard:
     """Unix time in seconds."""
     eos_token_ids: tuple[int, ...] = ()
     generation_config: GenerationConfig = field(factory=GenerationConfig)
+    adapters: Adapters = field(factory=Adapters)
+    """Models too, for those who ask for one. They come and go while we serve."""
 
     def name(self, asked: str | None) -> str:
         """The served name to tell for the name that was asked for; without one, the first. NotFoundError if unknown."""
-        if not asked:
-            return self.served_names[0]
-        if asked not in self.served_names:
-            raise NotFoundError(
-                f"The model `{asked[:200]}` does not exist here; served: {', '.join(self.served_names)}",
-                param="model",
-                code="model_not_found",
-            )
-        return asked
+        self.lora(asked)
+        return asked or self.served_names[0]
+
+    def lora(self, asked: str | None) -> LoraRequest | None:
+        """The adapter to compute with for the name that was asked for; None: the model alone. NotFoundError if
+        unknown."""
+        if not asked or asked in self.served_names:
+            return None
+        if (adapter := self.adapters.find(asked)) is not None:
+            return adapter.lora
+        names = [*self.served_names, *(adapter.name for adapter in self.adapters)]
+        raise NotFoundError(
+            f"The model `{asked[:200]}` does not exist here; served: {', '.join(names)}",
+            param="model",
+            code="model_not_found",
+        )
 
 
 def read_generation_config(checkpoint: Path) -> GenerationConfig:

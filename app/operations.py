@@ -22,6 +22,7 @@ from app.schemas.admin import (
 from app.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from app.schemas.completions import Completion, CompletionRequest
 from app.schemas.error import ErrorBody
+from app.schemas.lora import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from app.schemas.message_events import EVENTS
 from app.schemas.messages import CountTokensAnswer, CountTokensRequest, MessagesAnswer, MessagesRequest
 from app.schemas.messages_error import MessagesErrorBody
@@ -153,6 +154,24 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="One served name; names may have slashes.",
         answer=Model,
         errors=(HTTPStatus.NOT_FOUND,),
+    ),
+    Operation(
+        method="post",
+        path="/v1/load_lora_adapter",
+        name="loadLoraAdapter",
+        summary="Serve an adapter as a model; only with --enable-lora and --allow-runtime-lora-updating.",
+        body=LoadLoraAdapterRequest,
+        media_type=PLAIN_TEXT,
+        errors=(*OF_A_BODY, HTTPStatus.NOT_FOUND, *OF_ENGINES),
+    ),
+    Operation(
+        method="post",
+        path="/v1/unload_lora_adapter",
+        name="unloadLoraAdapter",
+        summary="Serve an adapter no more; what runs with it is finished.",
+        body=UnloadLoraAdapterRequest,
+        media_type=PLAIN_TEXT,
+        errors=(*OF_A_BODY, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE),
     ),
     Operation(
         method="post",

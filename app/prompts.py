@@ -31,7 +31,8 @@ _INT32 = 2**31
 def engine_prompts(
     services: Services, fields: SamplingFields, wanted: Wanted, token_ids: Sequence[list[int]], grammar: Grammar | None
 ) -> list[Prompt]:
-    """`n` prompts for each list of token ids: choice i of prompt p at p * n + i. Raises BadRequestError."""
+    """`n` prompts for each list of token ids: choice i of prompt p at p * n + i. Raises BadRequestError, and
+    NotFoundError for a model that has gone."""
     n = num_choices(fields, services.limits)
     if n * len(token_ids) > services.limits.max_choices:
         raise BadRequestError(
@@ -43,6 +44,7 @@ def engine_prompts(
         services.tokenizer, services.vocab_size(), services.facts().max_model_len, services.model.eos_token_ids
     )
     priority = ranged("priority", fields.priority, -_INT32, _INT32 - 1, 0)
+    lora = services.model.lora(fields.model)  # it may have been unloaded since its name was looked up
     seed = checked_seed(fields.seed)
     salt = checked_cache_salt(fields.cache_salt, services.limits)
     shared = sampling_params(fields, wanted, bounds, services.model.generation_config, services.limits, grammar)
@@ -55,7 +57,7 @@ def engine_prompts(
         most = services.model.generation_config.max_new_tokens
         params = for_prompt(shared, wanted, len(ids), bounds.max_model_len, base, most)
         seeded = (msgspec.structs.replace(params, seed=choice_seed(base, choice)) for choice in range(n))
-        prompts += [Prompt(ids, each, priority, salt) for each in seeded]
+        prompts += [Prompt(ids, each, priority, salt, lora) for each in seeded]
     return prompts
 
 

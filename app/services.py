@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from attrs import field, frozen
 
+from app.adapter_paths import AdapterPolicy
 from app.cors_policy import CorsPolicy
 from app.drain import Drain
 from app.engine import EngineClient
@@ -35,6 +36,8 @@ class Services:
     """Ends what is still being sent to us when the server stops."""
     api_keys: tuple[str, ...] = ()
     """Empty: every route is open to whoever comes in over a loopback address."""
+    adapter_policy: AdapterPolicy = field(factory=AdapterPolicy)
+    """What of adapters clients may do."""
     cors: CorsPolicy = field(factory=CorsPolicy)
     """Which web pages may call."""
     special_tokens: dict[str, str] = field(factory=dict)

@@ -12,7 +12,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import final
@@ -24,6 +25,8 @@ from hypercorn.utils import wrap_app
 from quart_trio import QuartTrio
 
 from actors.handles import HouseSpec, die_with_parent
+from app.adapter_paths import adapter_of_module
+from app.adapters import Adapter, Adapters, check_name
 from app.bounded_send import BoundedSends
 from app.checkpoints.inspect import Description
 from app.checkpoints.resolve import Checkpoint
@@ -35,6 +38,8 @@ from app.generation_config import generation_config
 from app.http1 import http1_only
 from app.launch import checked, engine_client
 from app.listening import address
+from app.lora_metrics import LoraCollector
+from app.lora_modules import LoraModule
 from app.metrics import Metrics
 from app.model_card import ModelCard
 from app.notify import Notifier, ServiceReport, take_variables
@@ -44,7 +49,8 @@ from app.services import Services
 from app.settings import Settings
 from app.template_source import read_template
 from app.tokenizer import Tokenizer
-from protocol.errors import StartError, TrillmError, UnavailableError
+from protocol.errors import DeadlineError, EngineDeadError, StartError, TrillmError, UnavailableError
+from protocol.operations import AddLora
 
 logger = logging.getLogger("trillm")
 
@@ -56,10 +62,15 @@ class Service:
     def __init__(
         self, settings: Settings, checkpoint: Checkpoint, description: Description, client: ActorEngineClient
     ) -> None:
-        """Reads the tokeniser and the template, which may take a second. Raises CheckpointError."""
+        """Reads the tokeniser, the template and the adapters, which may take a second. Raises CheckpointError, and
+        BadRequestError for an adapter that is named as the model is."""
         self.settings = settings
         self.client = client
         names = settings.served_model_name or (checkpoint.name,)
+        policy, modules = settings.adapter_policy, settings.modules
+        metrics = Metrics(client, names[0])
+        if policy.is_enabled:
+            metrics.add(LoraCollector(client, policy.max_loras, time.time))
         given = settings.chat_template
         template = description.chat_template if given is None else read_template(given)
         self.services = Services(
@@ -68,13 +79,14 @@ class Service:
             template=ChatTemplate(template, description.special_tokens) if template else None,
             model=ModelCard(
                 served_names=names,
+                adapters=Adapters(first_adapters(modules, names)),
                 created=int(checkpoint.directory.stat().st_mtime),
                 eos_token_ids=description.eos_token_ids,
                 generation_config=generation_config(
                     settings.generation_config, settings.override_generation_config, checkpoint.directory
                 ),
             ),
-            metrics=Metrics(client, names[0]),
+            metrics=metrics,
             limits=settings.limits,
             api_keys=settings.api_key,
             special_tokens=description.special_tokens,
@@ -82,6 +94,7 @@ class Service:
             return_tokens_as_token_ids=settings.return_tokens_as_token_ids,
             seed=seeds(settings.seed),
             cors=settings.cors,
+            adapter_policy=policy,
             version=version("trillm"),
         )
         self.app: QuartTrio = create_app(self.services)
@@ -89,6 +102,26 @@ class Service:
     @property
     def model_name(self) -> str:
         return self.services.model.served_names[0]
+
+    async def check_adapters(self) -> None:
+        """Have the engines read those of --lora-modules: what they cannot compute with ends the service, which has
+        hardly begun."""
+        for adapter in self.services.model.adapters:
+            try:
+                await self.client.operate(AddLora(adapter.lora))
+            except (UnavailableError, DeadlineError, EngineDeadError) as error:
+                logger.warning("adapter %s is read when it is needed: %s", adapter.name, error.message)
+            except TrillmError as error:
+                logger.error("--lora-modules %s: %s", adapter.name, error.message)
+                self.client.give_up(f"--lora-modules {adapter.name}: {error.message}")
+                return
+
+
+def first_adapters(modules: Sequence[LoraModule], served_names: Sequence[str]) -> Iterator[Adapter]:
+    """Raises CheckpointError, and BadRequestError for a name that the model has."""
+    for module in modules:
+        check_name(module.name, served_names)
+        yield Adapter(adapter_of_module(module), int(time.time()), module.base_model_name)
 
 
 @contextmanager
@@ -131,6 +164,9 @@ async def announce(service: Service, url: str | None, began: float) -> None:
     `began` is when the actors were started, by trio's clock."""
     logger.info("starting %s%s", service.model_name, f", listening on {url}" if url else "")
     await service.client.attached_once.wait()
+    await service.check_adapters()
+    if not service.client.alive:
+        return
     logger.info("ready in %.1f s: %s%s", trio.current_time() - began, service.model_name, hint(service, url))
 
 

@@ -16,9 +16,11 @@ import attrs
 from cyclopts import Group, Parameter
 
 from actors.handles import HouseSpec
+from app.adapter_paths import AdapterPolicy, resolved_directories
 from app.cors_policy import CorsPolicy
 from app.generation_config import read_override
 from app.limits import Limits
+from app.lora_modules import LoraModule, read_lora_modules
 from app.speculative_config import read_speculative_config
 from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
@@ -27,8 +29,11 @@ from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat, SpeculativeSpe
 SERVER = Group("Server", sort_key=1)
 MODEL = Group("Model", sort_key=2)
 CACHE = Group("Engine: memory and scheduling", sort_key=3)
+LORA = Group("Adapters (LoRA)", sort_key=4)
 
 JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())
+
+MAX_LORA_RANK = 512
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -144,6 +149,22 @@ class Settings:
     dummy_step_seconds: Annotated[float, Parameter(group=CACHE)] = 0.0
     """How long a step of the dummy model takes."""
 
+    enable_lora: Annotated[bool, Parameter(group=LORA)] = False
+    """Compute requests with LoRA adapters whose `model` names one. --lora-modules implies it."""
+    lora_modules: Annotated[tuple[str, ...], Parameter(group=LORA, consume_multiple=True, negative=())] = ()
+    """Adapters that are there from the start: name=path each, or {"name": NAME, "path": PATH, "base_model_name": MODEL}
+    in JSON. The path is that of a directory with a PEFT checkpoint."""
+    max_loras: Annotated[int, Parameter(group=LORA)] = 4
+    """Adapters in one batch, and in the engine's memory. Requests for more wait until one is not in use."""
+    max_lora_rank: Annotated[int, Parameter(group=LORA)] = 16
+    """Highest rank of an adapter that is taken; up to 512."""
+    allow_runtime_lora_updating: Annotated[bool, Parameter(group=LORA, env_var="VLLM_ALLOW_RUNTIME_LORA_UPDATING")] = (
+        False
+    )
+    """Let clients load and unload adapters by /v1/load_lora_adapter and /v1/unload_lora_adapter."""
+    allowed_lora_dirs: Annotated[tuple[Path, ...], Parameter(group=LORA, consume_multiple=True, negative=())] = ()
+    """Directories below which clients may load adapters. Default: whatever the server can read."""
+
     def __attrs_post_init__(self) -> None:
         if any(not key for key in self.api_key):
             raise BadRequestError("--api-key is empty: leave it out to serve without a key")
@@ -158,12 +179,15 @@ class Settings:
             )
         if not 0 <= self.port <= 65535:
             raise BadRequestError(f"--port must be from 0 to 65535, not {self.port}")
+        if not 1 <= self.max_lora_rank <= MAX_LORA_RANK:
+            raise BadRequestError(f"--max-lora-rank must be from 1 to {MAX_LORA_RANK}, not {self.max_lora_rank}")
+        self.modules, self.adapter_policy  # noqa: B018  raise for what cannot be read
         read_speculative_config(self.speculative_config)
         read_override(self.override_generation_config)
         self.cors  # noqa: B018  raises for what no browser would follow
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len", "num_gpu_blocks_override")
         values = attrs.asdict(self)
-        for name in (*positive, "kv_cache_memory_bytes", "threads", "max_body_bytes", "stream_interval"):
+        for name in (*positive, "kv_cache_memory_bytes", "threads", "max_body_bytes", "stream_interval", "max_loras"):
             if values[name] is not None and not values[name] >= 1:
                 raise BadRequestError(f"--{name.replace('_', '-')} must be at least 1, not {values[name]}")
         seconds = ("shutdown_timeout", "send_timeout", "dummy_step_seconds", "request_timeout", "max_queue_time")
@@ -183,6 +207,20 @@ class Settings:
     @property
     def cors(self) -> CorsPolicy:
         return CorsPolicy(self.allowed_origins, self.allowed_methods, self.allowed_headers, self.allow_credentials)
+
+    @property
+    def modules(self) -> list[LoraModule]:
+        """The adapters of --lora-modules."""
+        return read_lora_modules(self.lora_modules)
+
+    @property
+    def adapter_policy(self) -> AdapterPolicy:
+        return AdapterPolicy(
+            is_enabled=self.enable_lora or bool(self.lora_modules),
+            allows_updates=self.allow_runtime_lora_updating,
+            max_loras=self.max_loras,
+            directories=resolved_directories(self.allowed_lora_dirs),
+        )
 
     @property
     def limits(self) -> Limits:
@@ -219,6 +257,8 @@ class Settings:
             num_gpu_blocks_override=self.num_gpu_blocks_override,
             kv_cache_memory_bytes=self.kv_cache_memory_bytes,
             kv_cache_dtype=self.kv_cache_dtype,
+            max_loras=self.max_loras if self.adapter_policy.is_enabled else 0,
+            max_lora_rank=self.max_lora_rank,
             scheduling_policy=self.scheduling_policy,
             enable_prefix_caching=self.enable_prefix_caching,
             async_scheduling=self.async_scheduling,

@@ -13,7 +13,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     owned_by: Literal["trillm"] = "trillm"
     root: str
-    parent: None = None
+    """Of an adapter: the directory on the server that it was loaded from."""
+    parent: str | None = None
+    """Of an adapter: the model that it is for."""
     max_model_len: int | None
     """None until the engine has told it."""
 

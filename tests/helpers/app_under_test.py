@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import tokenizers
@@ -12,6 +13,8 @@ from attrs import define
 from quart_trio import QuartTrio
 from werkzeug.datastructures import Headers
 
+from app.adapter_paths import AdapterPolicy
+from app.adapters import Adapter, Adapters
 from app.factory import create_app
 from app.limits import Limits
 from app.metrics import Metrics
@@ -84,17 +87,22 @@ def make_app(
     generation_config: GenerationConfig | None = None,
     limits: Limits | None = None,
     api_keys: tuple[str, ...] = (),
+    adapters: Iterable[Adapter] = (),
+    adapter_policy: AdapterPolicy | None = None,
     **engine: Any,
 ) -> AppUnderTest:
     tokenizer = make_tokenizer()
     fake = FakeEngine(tokenizer, **engine)
     eos = tokenizer.token_id(IM_END)
     assert eos is not None
+    sampling = generation_config or GenerationConfig()
+    card = ModelCard((MODEL, "alias"), 1_700_000_000, (eos,), sampling, Adapters(adapters))
     services = Services(
         engine=fake,
         tokenizer=tokenizer,
         template=None if template is None else ChatTemplate(template),
-        model=ModelCard((MODEL, "alias"), 1_700_000_000, (eos,), generation_config or GenerationConfig()),
+        model=card,
+        adapter_policy=adapter_policy or AdapterPolicy(),
         metrics=Metrics(fake, MODEL),
         limits=limits or Limits(),
         api_keys=api_keys,

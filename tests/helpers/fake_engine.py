@@ -14,7 +14,7 @@ from attrs import define, field
 
 from actors.handles import ActorState
 from app.deadline import Deadline, within
-from app.engine import Prompt, Readiness
+from app.engine import LorasInUse, Prompt, Readiness
 from app.incidents import Incidents
 from app.tokenizer import Tokenizer
 from protocol.engine_stats import EngineStats
@@ -64,6 +64,7 @@ class FakeEngine:
     num_left: int = 0
     """Generations that were left."""
     incidents: Incidents = field(factory=Incidents)
+    loras_in_use: LorasInUse = field(factory=LorasInUse)
     states: list[ActorState] = field(factory=list)
     run_state: RunState = field(factory=RunState)
     operations: list[UtilityOperation] = field(factory=list)

@@ -1,0 +1,31 @@
+"""vLLM's gauge of the adapters in use, for app/metrics.py's registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from app.engine import EngineClient
+
+
+class LoraCollector:
+    """Reads at scrape time which adapters live requests have. As in vLLM the names are labels, and the value is the
+    time, so that the newest series is the one that holds."""
+
+    def __init__(self, engine: EngineClient, max_loras: int, clock: Callable[[], float]) -> None:
+        """`clock`: Unix time in seconds."""
+        self._engine = engine
+        self._max_loras = max_loras
+        self._clock = clock
+
+    def collect(self) -> Iterable[Metric]:
+        used = self._engine.loras_in_use
+        family = GaugeMetricFamily(
+            "vllm:lora_requests_info",
+            "Adapters of requests that have a token, and of those that have none yet; the value is the time.",
+            labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+        )
+        family.add_metric([str(self._max_loras), ",".join(used.running), ",".join(used.waiting)], self._clock())
+        yield family
