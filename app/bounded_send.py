@@ -84,14 +84,20 @@ class BoundedSends:
 
     async def _is_taken(self, server: TCPServer, piece: memoryview) -> bool:
         """Whether the client took the piece in time."""
+        with self.patience(shield=True) as scope:
+            await server.stream.send_all(piece)
+        return not scope.cancelled_caught
+
+    @contextmanager
+    def patience(self, *, shield: bool = False) -> Iterator[trio.CancelScope]:
+        """As long as a client may take for one slice; for one task, which enters and leaves it."""
         deadline = min(trio.current_time() + self._seconds, self._latest)
-        with trio.CancelScope(shield=True, deadline=deadline) as scope:
+        with trio.CancelScope(shield=shield, deadline=deadline) as scope:
             self._waiting.add(scope)
             try:
-                await server.stream.send_all(piece)
+                yield scope
             finally:
                 self._waiting.discard(scope)
-        return not scope.cancelled_caught
 
 
 def send_now(socket: trio.socket.SocketType, data: bytes) -> int:

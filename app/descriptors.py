@@ -12,7 +12,7 @@ import logging
 import math
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import final
 from weakref import WeakSet
 
@@ -52,9 +52,9 @@ class ConnectionLimit:
         ended: WeakSet[TCPServer] = WeakSet()
 
         async def run(server: TCPServer) -> None:
-            if isinstance(server.stream, trio.SocketStream) and self.is_too_many(server.stream.socket.fileno()):
+            if self.is_too_many(socket_of(server.stream).fileno()):
                 await trio.aclose_forcefully(server.stream)
-            else:
+            elif not isinstance(server.stream, trio.SSLStream) or await has_shaken_hands(server):
                 await original_run(server)
 
         async def read_data(server: TCPServer) -> None:
@@ -82,3 +82,25 @@ class ConnectionLimit:
             self._told_at = trio.current_time()
             logger.error("a connection was closed: there are %s descriptors in use, see `ulimit -n`", descriptor)
         return True
+
+
+def socket_of(stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]) -> trio.socket.SocketType:
+    return (stream.transport_stream if isinstance(stream, trio.SSLStream) else stream).socket
+
+
+async def has_shaken_hands(server: TCPServer) -> bool:
+    """Whether the client has agreed on keys in time, and before the server is to stop. hypercorn would not give the
+    second up, and asks again, which costs nothing any more."""
+    done = False
+    async with trio.open_nursery() as nursery:
+
+        async def give_up_at_the_end() -> None:
+            await server.context.terminated.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(give_up_at_the_end)
+        with trio.move_on_after(server.config.ssl_handshake_timeout), suppress(trio.BrokenResourceError):
+            await server.stream.do_handshake()
+            done = True
+        nursery.cancel_scope.cancel()
+    return done

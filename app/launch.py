@@ -24,7 +24,7 @@ from app.checkpoints.inspect import Description, describe
 from app.checkpoints.resolve import Checkpoint
 from app.checkpoints.weights import check_weights
 from app.engine_client import ActorEngineClient
-from app.listening import hypercorn_config, listen
+from app.listening import hypercorn_config, open_sockets
 from app.notify import open_notifier
 from app.settings import Settings
 from protocol.errors import CheckpointError
@@ -44,9 +44,12 @@ async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str
     """
     description = checked(settings, checkpoint)
     config = hypercorn_config(settings)
-    sockets = listen(config)
     client = engine_client(settings)
-    with open_notifier(manager) as notifier, trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with (
+        open_sockets(settings, config) as sockets,
+        open_notifier(manager) as notifier,
+        trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
+    ):
         async with trio.open_nursery() as actors:
             began = trio.current_time()
             actors.start_soon(client.run_actors, settings.house(checkpoint.directory, checkpoint.draft))

@@ -1,13 +1,21 @@
 """Where connections come in, and what hypercorn is told about them. Used by app/launch.py before anything else of the
-HTTP side is loaded: an address that is taken is found out before any process is started."""
+HTTP side is loaded: an address that is taken, or a certificate that cannot be read, is found out before any process is
+started."""
 
 from __future__ import annotations
 
 import math
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import final
 
 from hypercorn.config import Config, Sockets
 
 from app.settings import Settings
+from app.tls import HANDSHAKE_SECONDS, server_context
+from app.unix_socket import open_unix_socket
 from protocol.errors import StartError
 
 KEEP_ALIVE_SECONDS = 120.0
@@ -16,11 +24,24 @@ AFTER_DRAIN_SECONDS = 5.0
 """After the drain deadline, how long the terminal error frames may take to reach their clients."""
 
 
-def hypercorn_config(settings: Settings) -> Config:
-    """hypercorn's configuration: what of its defaults does not suit long streams is changed here."""
-    config = Config()
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    config.bind = [f"{host}:{settings.port}"]
+@final
+class ListeningConfig(Config):  # type: ignore[misc]
+    """hypercorn's configuration with a TLS context that is ready made."""
+
+    tls: ssl.SSLContext | None = None
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        return self.tls
+
+
+def hypercorn_config(settings: Settings) -> ListeningConfig:
+    """What of hypercorn's defaults does not suit long streams is changed here. Raises StartError for TLS files that
+    cannot be used."""
+    config = ListeningConfig()
+    files = settings.tls
+    if files is not None:
+        config.tls = server_context(files, http2=settings.http2)
+    config.ssl_handshake_timeout = HANDSHAKE_SECONDS
     config.root_path = settings.root_path
     config.keep_alive_timeout = KEEP_ALIVE_SECONDS
     config.graceful_timeout = settings.shutdown_timeout + AFTER_DRAIN_SECONDS
@@ -32,17 +53,39 @@ def hypercorn_config(settings: Settings) -> Config:
     return config
 
 
-def address(sockets: Sockets) -> str:
-    host, port, *_ = sockets.insecure_sockets[0].getsockname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+@contextmanager
+def open_sockets(settings: Settings, config: ListeningConfig) -> Iterator[Sockets]:
+    """Listening, until they are left. Raises StartError."""
+    with ExitStack() as stack:
+        if settings.uds is not None:
+            listener = stack.enter_context(open_unix_socket(settings.uds, config.backlog))
+        else:
+            listener = stack.enter_context(listen(settings.host, settings.port, config.backlog))
+        secure, insecure = ([listener], []) if config.tls is not None else ([], [listener])
+        yield Sockets(secure, insecure, [])
 
 
-def listen(config: Config) -> Sockets:
+def listen(host: str, port: int, backlog: int) -> socket.socket:
     """Raises StartError."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        sockets = config.create_sockets()
-        for listener in sockets.insecure_sockets:
-            listener.listen(config.backlog)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.setblocking(False)
+        listener.listen(backlog)
     except OSError as error:
-        raise StartError(f"cannot listen on {config.bind[0]}: {error.strerror or error}") from error
-    return sockets
+        listener.close()
+        shown = f"[{host}]" if ":" in host else host
+        raise StartError(f"cannot listen on {shown}:{port}: {error.strerror or error}") from error
+    return listener
+
+
+def address(sockets: Sockets) -> str:
+    """For people: http://127.0.0.1:8000, https://[::]:8000, unix:/run/trillm.sock."""
+    [listener] = sockets.secure_sockets or sockets.insecure_sockets
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
+    host, port, *_ = listener.getsockname()
+    scheme = "https" if sockets.secure_sockets else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

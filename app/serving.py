@@ -35,7 +35,7 @@ from app.descriptors import ConnectionLimit, raise_descriptor_limit
 from app.engine_client import ActorEngineClient
 from app.factory import create_app
 from app.generation_config import generation_config
-from app.http1 import http1_only
+from app.http2 import bounded_http2
 from app.launch import checked, engine_client
 from app.listening import address
 from app.lora_metrics import LoraCollector
@@ -125,10 +125,10 @@ def first_adapters(modules: Sequence[LoraModule], served_names: Sequence[str]) -
 
 
 @contextmanager
-def hypercorn_mended(sends: BoundedSends) -> Iterator[None]:
+def hypercorn_mended(sends: BoundedSends, *, http2: bool) -> Iterator[None]:
     """All that stands in for hypercorn's own methods while we serve, however it was launched."""
     limit = ConnectionLimit(raise_descriptor_limit())
-    with sends.installed(), framed_here(), http1_only(), limit.installed():
+    with sends.installed(), framed_here(), bounded_http2(sends, enabled=http2), limit.installed():
         yield
 
 
@@ -147,7 +147,7 @@ async def run_until_stopped(
     sends = BoundedSends(service.settings.send_timeout)
     report = ServiceReport(service.client, notifier)
     stop = trio.Event()
-    with hypercorn_mended(sends):
+    with hypercorn_mended(sends, http2=service.settings.http2):
         async with trio.open_nursery() as around:
             around.start_soon(report.run, service.client.attached_once)
             around.start_soon(stop_on_signal, signals, service, sends, stop, report)
@@ -181,7 +181,8 @@ def hint(service: Service, url: str | None) -> str:
     else:
         path, ask = "chat/completions", '"messages": [{"role": "user", "content": "What is the capital of France?"}]'
     body = f'{{"model": "{service.model_name}", {ask}, "max_tokens": 32, "temperature": 0}}'
-    return f" at {url}/v1 — try: curl {url}/v1/{path}{key} {header} -d '{body}'"
+    base, where = (f"--unix-socket {url[5:]} http://localhost", url) if url.startswith("unix:") else (url, f"{url}/v1")
+    return f" at {where} — try: curl {base}/v1/{path}{key} {header} -d '{body}'"
 
 
 async def stop_on_signal(
@@ -272,7 +273,7 @@ def attach_to_lifespan(service: Service, house: HouseSpec) -> QuartTrio:
 
 
 async def live_in_worker(service: Service, house: HouseSpec) -> None:
-    with hypercorn_mended(BoundedSends(service.settings.send_timeout)):
+    with hypercorn_mended(BoundedSends(service.settings.send_timeout), http2=service.settings.http2):
         await live_with_actors(service, house)
 
 

@@ -23,6 +23,8 @@ from app.limits import Limits
 from app.lora_modules import LoraModule, read_lora_modules
 from app.speculative_config import read_speculative_config
 from protocol.errors import BadRequestError
+from app.tls import TlsFiles
+from app.unix_socket import check_socket_path
 from protocol.ids import EngineIndex, Epoch
 from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat, SpeculativeSpec
 
@@ -52,10 +54,22 @@ class Settings:
     port: Annotated[int, Parameter(group=SERVER)] = 8000
     """Port to listen on; 0 takes a free one."""
     api_key: Annotated[tuple[str, ...], Parameter(group=SERVER, env_var="VLLM_API_KEY", negative=())] = ()
+    uds: Annotated[Path | None, Parameter(group=SERVER)] = None
+    """Unix socket to listen on instead, whose file only this user may open. What comes over it counts as local."""
+    ssl_certfile: Annotated[Path | None, Parameter(group=SERVER)] = None
+    """Certificate in PEM, with those between it and a root: speak TLS."""
+    ssl_keyfile: Annotated[Path | None, Parameter(group=SERVER)] = None
+    """Its key in PEM, not encrypted, unless it is in the same file."""
+    ssl_ca_certs: Annotated[Path | None, Parameter(group=SERVER)] = None
+    """Who signs the certificates of clients, in PEM."""
+    ssl_cert_reqs: Annotated[int, Parameter(group=SERVER)] = 0
+    """Certificates of clients: 0 asks for none, 1 checks those that are shown, 2 lets in nobody without."""
     """A key that clients may use; repeat it for more. Better in the environment than on the command line."""
     served_model_name: Annotated[tuple[str, ...], Parameter(group=SERVER, consume_multiple=True, negative=())] = ()
     """Names that requests may call the model; answers tell the first. Default: the model's own name."""
     allowed_origins: Annotated[tuple[str, ...], JSON_LIST] = ()
+    http2: Annotated[bool, Parameter(group=SERVER)] = True
+    """Speak HTTP/2 with who asks for it: over TLS by ALPN, without TLS by its preface."""
     """Origins of web pages whose scripts may call, as '["https://chat.example"]', or '["*"]'. Default: none."""
     allowed_methods: Annotated[tuple[str, ...], JSON_LIST] = ("*",)
     """Methods that those scripts may use."""
@@ -64,6 +78,8 @@ class Settings:
     allow_credentials: Annotated[bool, Parameter(group=SERVER, negative=())] = False
     """Let those scripts send the browser's cookies along; needs origins by name."""
     root_path: Annotated[str, Parameter(group=SERVER)] = ""
+    middleware: Annotated[tuple[str, ...], Parameter(group=SERVER, negative=(), show=False)] = ()
+    """vLLM's flag, which is refused."""
     """Path prefix that a proxy in front has not stripped, such as /llm."""
     shutdown_timeout: Annotated[float, Parameter(group=SERVER)] = 30.0
     """Seconds that running answers may take to finish after SIGTERM."""
@@ -168,7 +184,7 @@ class Settings:
     def __attrs_post_init__(self) -> None:
         if any(not key for key in self.api_key):
             raise BadRequestError("--api-key is empty: leave it out to serve without a key")
-        if self.host not in LOOPBACK and not self.api_key:
+        if self.uds is None and self.host not in LOOPBACK and not self.api_key:
             raise BadRequestError(
                 f"--host {self.host} can be reached from other machines and there is no --api-key: "
                 "give one (or VLLM_API_KEY in the environment), or listen on 127.0.0.1"
@@ -184,7 +200,14 @@ class Settings:
         self.modules, self.adapter_policy  # noqa: B018  raise for what cannot be read
         read_speculative_config(self.speculative_config)
         read_override(self.override_generation_config)
-        self.cors  # noqa: B018  raises for what no browser would follow
+        if self.uds is not None:
+            check_socket_path(self.uds)
+        if self.middleware:
+            raise BadRequestError(
+                "--middleware is not supported: no code from outside runs in this server. "
+                "What it would do belongs in a proxy in front"
+            )
+        self.tls, self.cors  # noqa: B018  raise for what does not belong together
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len", "num_gpu_blocks_override")
         values = attrs.asdict(self)
         for name in (*positive, "kv_cache_memory_bytes", "threads", "max_body_bytes", "stream_interval", "max_loras"):
@@ -214,6 +237,15 @@ class Settings:
         return read_lora_modules(self.lora_modules)
 
     @property
+    @property
+    def tls(self) -> TlsFiles | None:
+        """None: connections are not encrypted."""
+        if self.ssl_certfile is not None:
+            return TlsFiles(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs, self.ssl_cert_reqs)
+        if self.ssl_keyfile or self.ssl_ca_certs or self.ssl_cert_reqs:
+            raise BadRequestError("--ssl-keyfile, --ssl-ca-certs and --ssl-cert-reqs need an --ssl-certfile")
+        return None
+
     def adapter_policy(self) -> AdapterPolicy:
         return AdapterPolicy(
             is_enabled=self.enable_lora or bool(self.lora_modules),

@@ -199,9 +199,8 @@ async def test_out_of_descriptors_an_actor_is_still_restarted_and_service_resume
     ],
     ids=["preface", "upgrade"],
 )
-async def test_nobody_is_answered_in_http_2(checkpoint, beginning):
-    """Its flow control would let a reader that never reads hold a connection for ever, without a key."""
-    async with open_server(checkpoint) as server:
+async def test_without_http_2_nobody_is_answered_in_it(checkpoint, beginning):
+    async with open_server(checkpoint, "--no-http2") as server:
         await server.until_said(READY)
         async with await connect(server) as stream:
             await stream.send_all(beginning)
