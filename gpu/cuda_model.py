@@ -26,6 +26,7 @@ from gpu.kv_dtype import kv_dtype
 from gpu.kv_pool import KvPool, KvPoolSize
 from gpu.last_tokens import LastTokens
 from gpu.models.decoder import Decoder
+from gpu.torch_loras import TorchLoras
 from gpu.torch_model import TorchModel
 from gpu.varlen_attention import KvAccess, VarlenBackend, VarlenFunction
 from protocol.spec import EngineSpec
@@ -68,11 +69,12 @@ def cuda_model(
     kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
     backend = AttentionChoice(spec, config, dtype, device, size.max_model_len, parts.varlen, parts.flashinfer).backend()
     last_tokens = LastTokens(spec.max_num_seqs, device)
+    loras = TorchLoras(decoder, config) if spec.max_loras else None
     _compile(spec, config, decoder, parts.compiler)
     if not isinstance(backend, VarlenBackend) or (reason := _why_no_graphs(spec, config)) is not None:
         logger.info("attention: %s; no graphs", backend.name)
         pool = KvPool(size, config, kept_in, device, dtype)
-        return TorchModel(decoder, config, pool, weights_bytes, backend, last_tokens=last_tokens)
+        return TorchModel(decoder, config, pool, weights_bytes, backend, last_tokens=last_tokens, loras=loras)
     # One block more than the scheduler knows of, for the rows that fill up a graph.
     pool = KvPool(attrs.evolve(size, num_blocks=size.num_blocks + 1), config, kept_in, device, dtype)
     most = None if backend.access is KvAccess.PAGED else GATHERED_TOKENS // size.block_size
@@ -87,7 +89,7 @@ def cuda_model(
         logger.warning("decode steps are not recorded as graphs: %s", reason)
         graphs = None
     logger.info("attention: %s; %s", backend.name, "no graphs" if graphs is None else "graphs")
-    return TorchModel(decoder, config, pool, weights_bytes, backend, graphs, last_tokens)
+    return TorchModel(decoder, config, pool, weights_bytes, backend, graphs, last_tokens, loras)
 
 
 def _compile(spec: EngineSpec, config: ModelConfig, decoder: Decoder, compiler: Compiler | None) -> None:

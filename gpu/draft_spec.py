@@ -11,8 +11,8 @@ from protocol.spec import DraftModelSpec, EngineSpec
 
 
 def draft_spec(spec: EngineSpec) -> EngineSpec | None:
-    """It goes as far as it can, and to no particular bits. How much memory it gets for KV blocks is left as it is for
-    the served model; if a number of blocks was asked for, it has as many."""
+    """It goes as far as it can, to no particular bits and without adapters: what it says is checked. How much memory it
+    gets for KV blocks is left as it is for the served model; if a number of blocks was asked for, it has as many."""
     if not isinstance(spec.speculative, DraftModelSpec):
         return None
     return msgspec.structs.replace(
@@ -23,4 +23,5 @@ def draft_spec(spec: EngineSpec) -> EngineSpec | None:
         quantization=None,
         batch_invariant=False,
         kv_cache_dtype="auto",
+        max_loras=0,
     )

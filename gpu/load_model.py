@@ -31,6 +31,7 @@ from gpu.native_plan import NativePlan, why_not
 from gpu.runner import Report
 from gpu.shared_loader import shared_loader
 from gpu.shared_weights import WeightsOffer
+from gpu.torch_loras import TorchLoras
 from gpu.torch_model import TorchModel
 from gpu.weight_files import GGUF_INDEX
 from gpu.weights import WeightLoader, WeightSource, open_weights
@@ -79,7 +80,8 @@ def load_model(spec: EngineSpec, report: Report, offer: WeightsOffer | None = No
 
         model = cuda_model(spec, config, decoder, size, weights_bytes, cuda_parts())
     else:
-        model = TorchModel(decoder, config, KvPool(size, config, kept_in, device, dtype), weights_bytes)
+        loras = TorchLoras(decoder, config) if spec.max_loras else None
+        model = TorchModel(decoder, config, KvPool(size, config, kept_in, device, dtype), weights_bytes, loras=loras)
     torch.set_num_threads(compute_threads(spec.threads))
     return model, size
 
@@ -93,6 +95,8 @@ def _with_transformers(
     if spec.batch_invariant or spec.quantization is not None:
         flag = "--batch-invariant" if spec.batch_invariant else "--quantization"
         raise StartError(f"{flag} is not for models that are computed with transformers' code: {unknown.message}")
+    if spec.max_loras:
+        raise StartError(f"LoRA is not for models that are computed with transformers' code: {unknown.message}")
     logger.info("computing with transformers' code: %s", unknown.message)
     torch.set_num_threads(compute_threads(spec.threads))
     model = load_transformers(
@@ -157,7 +161,8 @@ def _native(
     pool = KvPool(size, config, KV_DTYPE, torch.device("cpu"))
     threads = compute_threads(spec.threads)
     precision = Precision.COARSE if spec.dtype == INT8 else Precision.FINE
-    return NativeModel(library, threads, config, weights, plan.kind.lower(), pool, precision), size
+    kind, loras = plan.kind.lower(), (spec.max_loras, spec.max_lora_rank)
+    return NativeModel(library, threads, config, weights, kind, pool, precision, *loras), size
 
 
 def _is_built(spec: EngineSpec) -> bool:

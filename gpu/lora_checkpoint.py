@@ -6,6 +6,7 @@ otherwise than PEFT does, is a BadRequestError that names it.
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,10 +25,27 @@ FACTOR = re.compile(r"base_model\.model\.(?:model\.)?(.+)\.lora_([AB])\.weight")
 """PEFT's name of a tensor; adapters of a model without a head have one "model." less."""
 
 
+class LinearName(enum.Enum):
+    """A linear of a layer, which may be several projections of the same input."""
+
+    QKV = enum.auto()
+    OUTPUT = enum.auto()
+    GATE_UP = enum.auto()
+    DOWN = enum.auto()
+
+    @property
+    def is_mlp(self) -> bool:
+        return self in (LinearName.GATE_UP, LinearName.DOWN)
+
+
 @attrs.frozen
 class LoraModule:
     """A projection of the model that an adapter may add to."""
 
+    layer: int
+    linear: LinearName
+    first_row: int
+    """Of the linear's rows."""
     rows: int
     columns: int
 
@@ -70,7 +88,7 @@ def _read(file: LoraFile, config: LoraConfig, modules: Mapping[str, LoraModule])
     names: dict[str, dict[str, str]] = {}
     for name in file.entries:
         match = FACTOR.fullmatch(name)
-        module = None if match is None else f"model.{match[1]}"
+        module = "" if match is None else f"model.{match[1]}"
         if match is None or module not in modules:
             raise BadRequestError(
                 f"{WEIGHTS}: tensor {name} is for none of the projections that adapters may change here: "

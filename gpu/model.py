@@ -5,12 +5,14 @@ Implemented by gpu/torch_model (any device and data type) and gpu/native_model (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
 import torch
 
+from gpu.lora_checkpoint import AdapterWeights, LoraModule
+from protocol.lora import LoraId
 from protocol.step import Row
 
 
@@ -47,9 +49,21 @@ class Model(Protocol):
     def weights_bytes(self) -> int:
         """Of the weights in memory."""
 
-    def compute(self, rows: Sequence[Row]) -> Computed:
+    @property
+    def lora_modules(self) -> Mapping[str, LoraModule]:
+        """What adapters may add to, by name."""
+
+    def add_lora(self, lora_id: LoraId, weights: AdapterWeights) -> None:
+        """Rows may have the adapter from now on. The model was made for so many, of such ranks, and no other has this
+        id."""
+
+    def remove_lora(self, lora_id: LoraId) -> None:
+        """No row has the adapter from now on."""
+
+    def compute(self, rows: Sequence[Row], lora_ids: Sequence[LoraId] = ()) -> Computed:
         """Run the rows' tokens through all layers; the pool holds their keys and values afterwards. `rows` is not
-        empty, and each has tokens and blocks for them."""
+        empty, and each has tokens and blocks for them. `lora_ids` has the adapter of each row, or is empty if none has
+        one."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden] to [rows, vocab] float32, which the caller may write to. Valid until the next call."""

@@ -14,23 +14,58 @@ TASK_TOKENS = 16
 """Queries of a prefill that one thread takes at a time."""
 
 
+ADAPTED_TOKENS = 64
+"""That one thread takes at a time to an adapter's low rank."""
+
+
+class AdaptedRows:
+    """Which tokens have which adapter, in stretches."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        """Of each: place, first token, tokens."""
+
+    def add(self, place: int, first: int, count: int) -> None:
+        """Tokens from `first` on, behind all those before."""
+        if self.numbers and self.numbers[-3] == place and self.numbers[-2] + self.numbers[-1] == first:
+            taken = min(count, ADAPTED_TOKENS - self.numbers[-1])
+            self.numbers[-1] += taken
+            first, count = first + taken, count - taken
+        for begin in range(first, first + count, ADAPTED_TOKENS):
+            self.numbers += (place, begin, min(ADAPTED_TOKENS, first + count - begin))
+
+
 class NativeBatch:
     """One step: the record, and the arrays that it points to."""
 
-    def __init__(self, rows: Sequence[Row], block_size: int, vocab_size: int, num_blocks: int) -> None:
-        """Nothing beyond the vocabulary or the pool gets through: the kernels look at no bounds."""
+    def __init__(
+        self, rows: Sequence[Row], block_size: int, vocab_size: int, num_blocks: int, places: Sequence[int] = ()
+    ) -> None:
+        """`places` says of each row where its adapter is, -1 for none; it is empty if no row has one.
+
+        Nothing beyond the vocabulary or the pool gets through: the kernels look at no bounds."""
         token_ids: list[int] = []
         spans: list[int] = []  # first token, tokens, start, first block
         span_of: list[int] = []
         blocks: list[int] = []
         tasks: list[int] = []  # span, first token within it, tokens
-        self.first_token: list[int] = []
-        for index, row in enumerate(rows):
+        self.first_token = [0] * len(rows)
+        adapted = AdaptedRows()
+        # Those of one adapter beside each other, whose tokens are then multiplied together.
+        order = (
+            sorted(range(len(rows)), key=lambda i: -1 if places[i] is None else places[i])
+            if places
+            else range(len(rows))
+        )
+        for index, number in enumerate(order):
+            row = rows[number]
             count = len(row.token_ids)
             end = row.start + count
             assert row.token_ids, f"slot {row.slot} has no tokens to compute"
             assert len(row.block_table) * block_size >= end, f"slot {row.slot}'s blocks do not cover {end} positions"
-            self.first_token.append(len(token_ids))
+            self.first_token[number] = len(token_ids)
+            if places and (place := places[number]) >= 0:
+                adapted.add(place, len(token_ids), count)
             spans += (len(token_ids), count, row.start, len(blocks))
             token_ids += row.token_ids
             span_of += [index] * count
@@ -42,9 +77,11 @@ class NativeBatch:
         assert min(blocks) >= 0, f"block {min(blocks)}"
         assert max(blocks) < num_blocks, f"block {max(blocks)} of {num_blocks}"
         self.tokens = len(token_ids)
-        self.arrays = [np.array(numbers, dtype=np.int32) for numbers in (token_ids, spans, span_of, blocks, tasks)]
+        self.arrays = [
+            np.array(numbers, dtype=np.int32) for numbers in (token_ids, spans, span_of, blocks, tasks, adapted.numbers)
+        ]
         addresses = [array.ctypes.data for array in self.arrays]
-        self.step = Step(self.tokens, len(rows), len(tasks) // 3, block_size, *addresses)
+        self.step = Step(self.tokens, len(rows), len(tasks) // 3, block_size, *addresses, len(adapted.numbers) // 3)
 
 
 def step_of(tokens: int) -> Step:
@@ -52,4 +89,4 @@ def step_of(tokens: int) -> Step:
     return Step(tokens=tokens)
 
 
-assert ctypes.sizeof(Step) == 56
+assert ctypes.sizeof(Step) == 72

@@ -7,7 +7,7 @@ the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -15,9 +15,13 @@ from gpu.config import ModelConfig
 from gpu.kernels.laid_out import LaidOutMatrix
 from gpu.kernels.library import KernelLibrary, Pool
 from gpu.kv_pool import KvPool
+from gpu.lora_checkpoint import AdapterWeights, LoraModule
+from gpu.lora_modules import lora_modules
 from gpu.model import Computed
 from gpu.models.native_decoder import NativeDecoder, NativeLayer, NativeWeights, Precision
 from gpu.native_batch import NativeBatch, step_of
+from gpu.native_loras import NativeLoras
+from protocol.lora import NO_LORA, LoraId
 from protocol.step import Row
 
 KV_DTYPE = torch.float16
@@ -42,6 +46,8 @@ class NativeModel:
         dtype: str,
         pool: KvPool,
         precision: Precision = Precision.FINE,
+        max_loras: int = 0,
+        max_lora_rank: int = 1,
     ) -> None:
         self.dtype = dtype
         self._precision = precision
@@ -50,6 +56,10 @@ class NativeModel:
         self._config = config
         self._weights = weights
         self._threads = Pool(library, threads)
+        self.lora_modules: Mapping[str, LoraModule] = lora_modules(config)
+        self._loras: NativeLoras | None = None
+        if max_loras > 0:
+            self._loras = NativeLoras(self.lora_modules, max_loras, max_lora_rank, library.lanes)
         self._pool: KvPool | None = pool
         self._decoder = self._sized(FIRST_CAPACITY)
         self._logits = torch.empty(0, self.vocab_size)
@@ -61,10 +71,10 @@ class NativeModel:
             matrices.append(self._weights.head)
         return sum(matrix.data.nbytes for matrix in matrices)
 
-    def compute(self, rows: Sequence[Row]) -> Computed:
+    def compute(self, rows: Sequence[Row], lora_ids: Sequence[LoraId] = ()) -> Computed:
         assert self._pool is not None, "compute after close"
         size = self._pool.size
-        batch = NativeBatch(rows, size.block_size, self.vocab_size, size.num_blocks)
+        batch = NativeBatch(rows, size.block_size, self.vocab_size, size.num_blocks, self._places(lora_ids))
         if batch.tokens > self._decoder.capacity:
             self._decoder = self._sized(batch.tokens)
         self._threads.run(self._decoder.layers, batch.step)
@@ -87,6 +97,14 @@ class NativeModel:
         self._threads.run(self._decoder.norm, step_of(len(hidden)))
         return normed
 
+    def add_lora(self, lora_id: LoraId, weights: AdapterWeights) -> None:
+        assert self._loras is not None, "an adapter for a model that has none"
+        self._loras.add(lora_id, weights)
+
+    def remove_lora(self, lora_id: LoraId) -> None:
+        assert self._loras is not None, "an adapter for a model that has none"
+        self._loras.remove(lora_id)
+
     def release_kv(self) -> None:
         assert self._pool is not None, "release after close"
         self._pool.release()
@@ -106,6 +124,14 @@ class NativeModel:
         self._logits = torch.empty(0, self.vocab_size)
         self._pool = None
 
+    def _places(self, lora_ids: Sequence[LoraId]) -> list[int]:
+        """-1 for rows without an adapter; empty if that is all of them."""
+        if self._loras is None or not any(lora_ids):
+            assert not any(lora_ids), "an adapter for a model that has none"
+            return []
+        loras = self._loras
+        return [-1 if lora_id == NO_LORA else loras.place_of(lora_id) for lora_id in lora_ids]
+
     def _logits_of(self, rows: int) -> torch.Tensor:
         """[rows, vocab], of the memory that the last ones had: that of fresh ones would be zeroed first, each step."""
         if rows > len(self._logits):
@@ -119,7 +145,9 @@ class NativeModel:
         assert self._pool is not None
         keys, values = self._pool.keys, self._pool.values
         caches = {layer: (keys[layer].data_ptr(), values[layer].data_ptr()) for layer in range(self._config.num_layers)}
-        return NativeDecoder(self._config, self._weights, caches, 1 << (tokens - 1).bit_length(), self._precision)
+        return NativeDecoder(
+            self._config, self._weights, caches, 1 << (tokens - 1).bit_length(), self._precision, self._loras
+        )
 
 
 def _matrices(layer: NativeLayer) -> list[LaidOutMatrix]:

@@ -24,6 +24,9 @@ class ResidentLoras(Generic[Adapter]):
     def __contains__(self, lora_id: LoraId) -> bool:
         return lora_id in self._adapters
 
+    def __getitem__(self, lora_id: LoraId) -> Adapter:
+        return self._adapters[lora_id]
+
     @property
     def ids(self) -> list[LoraId]:
         """In the order in which they came."""

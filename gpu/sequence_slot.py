@@ -18,6 +18,7 @@ class SequenceSlot:
 
     def __init__(self, new: NewSequence, vocab_size: int, device: torch.device) -> None:
         self.params = new.sampling_params
+        self.lora_id = new.lora_id
         self._vocab_size = vocab_size
         self.pooling = None if new.pooling is None else PromptPooling(new.pooling, len(new.prompt_token_ids))
         """What becomes of the prompt, if it is not gone on with."""

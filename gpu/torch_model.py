@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -11,9 +11,13 @@ from gpu.config import ModelConfig
 from gpu.graphs import DecodeGraphs
 from gpu.kv_pool import KvPool
 from gpu.last_tokens import LastTokens
+from gpu.lora_checkpoint import AdapterWeights, LoraModule
+from gpu.lora_modules import lora_modules
 from gpu.model import Computed
 from gpu.models.decoder import Decoder
 from gpu.moved_weights import tensors_in
+from gpu.torch_loras import TorchLoras
+from protocol.lora import LoraId
 from protocol.step import Row
 
 
@@ -29,9 +33,11 @@ class TorchModel:
         backend: AttentionBackend | None = None,
         graphs: DecodeGraphs | None = None,
         last_tokens: LastTokens | None = None,
+        loras: TorchLoras | None = None,
     ) -> None:
         """Without a backend attention is the reference; without graphs every step is launched operator by operator;
-        without `last_tokens`, which the graphs know too, the host has to tell all tokens."""
+        without `last_tokens`, which the graphs know too, the host has to tell all tokens; without `loras`, which the
+        decoder's linears know too, there are no adapters."""
         self.decoder = decoder
         self.pool: KvPool | None = pool
         self.dtype = str(decoder.embedding.dtype).removeprefix("torch.")
@@ -44,19 +50,35 @@ class TorchModel:
         )
         self._graphs = graphs
         self.last_tokens = last_tokens
+        self._loras = loras
+        self.lora_modules: Mapping[str, LoraModule] = lora_modules(config)
 
     def is_recorded(self, rows: Sequence[Row]) -> bool:
         """Whether this step runs as a graph."""
         return self._graphs is not None and self._graphs.holds(rows)
 
-    def compute(self, rows: Sequence[Row]) -> Computed:
+    def compute(self, rows: Sequence[Row], lora_ids: Sequence[LoraId] = ()) -> Computed:
+        """A step with an adapter is not run as a graph: those were recorded without."""
         assert self.pool is not None, "compute after close"
-        if self._graphs is not None and (computed := self._graphs.compute(rows)) is not None:
+        is_adapted = any(lora_ids)
+        if self._graphs is not None and not is_adapted and (computed := self._graphs.compute(rows)) is not None:
             return computed
         batch = self._backend.batch(rows)
         if self.last_tokens is not None:
             batch = self.last_tokens.resolved(batch)
-        return Computed(self.decoder.hidden_states(batch, self.pool), batch.first_token)
+        if not is_adapted:
+            return Computed(self.decoder.hidden_states(batch, self.pool), batch.first_token)
+        assert self._loras is not None, "an adapter for a model that has none"
+        with self._loras.on(rows, batch.first_token, lora_ids):
+            return Computed(self.decoder.hidden_states(batch, self.pool), batch.first_token)
+
+    def add_lora(self, lora_id: LoraId, weights: AdapterWeights) -> None:
+        assert self._loras is not None, "an adapter for a model that has none"
+        self._loras.add(lora_id, weights)
+
+    def remove_lora(self, lora_id: LoraId) -> None:
+        assert self._loras is not None, "an adapter for a model that has none"
+        self._loras.remove(lora_id)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.decoder.logits(hidden)

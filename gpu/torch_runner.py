@@ -15,10 +15,12 @@ from gpu.lacking_memory import lacking
 from gpu.last_tokens import LastTokens
 from gpu.load_draft_model import load_models
 from gpu.logprobs import token_logprobs
+from gpu.lora_checkpoint import AdapterWeights, read_adapter
 from gpu.model import Computed, Model
 from gpu.moved_weights import MovedWeights
 from gpu.pooling import pool_rows
 from gpu.profiler import Profiler
+from gpu.resident_loras import ResidentLoras
 from gpu.runner import Report
 from gpu.sampled_step import ChoiceUnderWay, SampledStep, asking_trials
 from gpu.sampler import Sampler
@@ -31,6 +33,7 @@ from gpu.torch_recording import TorchRecording
 from gpu.trial import Trial
 from protocol.errors import ConflictError
 from protocol.ids import Slot
+from protocol.lora import LoraId, LoraRequest
 from protocol.messages import TokenLogprobs
 from protocol.operations import ProfileState, SleepTag
 from protocol.spec import EngineFacts, EngineSpec
@@ -53,9 +56,15 @@ class TorchRunner:
         facts: EngineFacts,
         draft_model: DraftModel | None = None,
         reload: Reload | None = None,
+        max_loras: int = 0,
+        max_lora_rank: int = 1,
     ) -> None:
-        """Without `reload` the weights are kept while it sleeps, however deep."""
+        """Without `reload` the weights are kept while it sleeps, however deep. `max_loras` and `max_lora_rank` are what
+        the model was made for."""
         self.facts = facts
+        self._loras: ResidentLoras[AdapterWeights] = ResidentLoras(max_loras)
+        self._lora_modules = model.lora_modules
+        self._max_lora_rank = max_lora_rank
         self._reload = reload
         self._asleep: set[SleepTag] = set()
         self._moved: MovedWeights | None = None
@@ -93,7 +102,7 @@ class TorchRunner:
             model, _, draft_model = load_models(same, _ignore, draft_blocks, offer)
             return model, draft_model
 
-        return cls(model, facts, draft_model, reload)
+        return cls(model, facts, draft_model, reload, spec.max_loras, spec.max_lora_rank)
 
     def step(self, plan: StepPlan) -> StepResult:
         return self.start(plan).result()
@@ -122,7 +131,7 @@ class TorchRunner:
         last_tokens = self._model.last_tokens if isinstance(self._model, TorchModel) else None
         rows = [self._resolved(row, last_tokens) for row in plan.rows]
         with self._profiler.span("compute"):
-            computed = self._model.compute(rows)
+            computed = self._model.compute(rows, [self._slots[row.slot].lora_id for row in rows])
         with self._profiler.span("sample"):
             prompt_logprobs = list(self._prompt_logprobs(self._model, rows, computed))
             trials, choice = self._sample(self._model, rows, computed, last_tokens)
@@ -189,12 +198,37 @@ class TorchRunner:
         elif self._model is None:
             assert self._reload is not None, "only what can be loaded again is dropped"
             self._model, self._draft_model = self._reload()
+            for lora_id in self._loras.ids:
+                self._model.add_lora(lora_id, self._loras[lora_id])
             if SleepTag.KV_CACHE in self._asleep:
                 self._release_kv()
 
     def _restore_kv(self) -> None:
         for model in self._models():
             model.restore_kv()
+
+    def read_adapter(self, path: Path) -> AdapterWeights:
+        return read_adapter(path, self._lora_modules, self._max_lora_rank)
+
+    @torch.inference_mode()
+    def add_lora(self, lora: LoraRequest, weights: AdapterWeights) -> None:
+        """The host keeps it too, for when the model is loaded again."""
+        model = self._model
+        if not self._loras.add(lora.lora_id, weights) or model is None:
+            return
+        reason = lacking(lambda: model.add_lora(lora.lora_id, weights))
+        if reason is not None:
+            self.remove_lora(lora.lora_id)
+            raise ConflictError(f"there is not enough memory for adapter {lora.name!r}: {reason}")
+
+    def remove_lora(self, lora_id: LoraId) -> bool:
+        is_there = self._loras.remove(lora_id) is not None
+        if is_there and self._model is not None:
+            self._model.remove_lora(lora_id)
+        return is_there
+
+    def loras(self) -> list[LoraId]:
+        return self._loras.ids
 
     def start_profile(self, path: Path) -> ProfileState:
         return self._profiler.start(path)

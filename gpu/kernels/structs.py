@@ -20,6 +20,7 @@ class Kind(enum.IntEnum):
     ROTATE = 5
     ATTEND = 6
     GATE = 7
+    LORA = 8
 
 
 class Quantised(ctypes.Structure):
@@ -51,6 +52,8 @@ class Step(ctypes.Structure):
         ("span_of", c_void_p),
         ("blocks", c_void_p),
         ("task", c_void_p),
+        ("adapted", c_void_p),
+        ("num_adapted", c_int32),
     ]
 
 
@@ -140,4 +143,26 @@ class Gate(ctypes.Structure):
     ]
 
 
-Operation = Embed | Angles | Norm | Quantise | Linear | Rotate | Attend | Gate
+class LowRank(ctypes.Structure):
+    _fields_ = [("a", Matrix), ("b", Matrix)]
+
+
+MAX_PROJECTIONS = 3
+
+
+class Lora(ctypes.Structure):
+    _fields_ = [
+        ("kind", c_int32),
+        ("projections", c_int32),
+        ("columns", c_int32),
+        ("x", c_void_p),
+        ("y", c_void_p),
+        ("stride", c_int32),
+        ("first_row", c_int32 * MAX_PROJECTIONS),
+        ("max_rank", c_int32),
+        ("between", c_void_p),
+        ("low_ranks", c_void_p),
+    ]
+
+
+Operation = Embed | Angles | Norm | Quantise | Linear | Rotate | Attend | Gate | Lora

@@ -172,7 +172,7 @@ def _attention(config: ModelConfig, loader: WeightLoader, layer: int, prefix: st
     qkv = _parts(prefix, config.qkv, (queries, keys, keys))
     order = config.rope_of(layer).head_order(config.head_dim)
 
-    rearrange = None if order is None else partial(_reorder_heads, order, queries + keys)
+    rearrange = None if order is None else partial(reorder_heads, order, queries + keys)
     weight, bias = _weight_and_bias(loader, qkv, config.hidden_size, config.qkv_bias, rearrange)
     return Attention(
         layer,
@@ -186,7 +186,7 @@ def _attention(config: ModelConfig, loader: WeightLoader, layer: int, prefix: st
     )
 
 
-def _reorder_heads(order: torch.Tensor, count: int, rows: torch.Tensor) -> None:
+def reorder_heads(order: torch.Tensor, count: int, rows: torch.Tensor) -> None:
     """Put the rows of each head, of the first `count` rows [rows, ...], into this order, [head_dim]."""
     heads = rows[:count].unflatten(0, (-1, len(order)))
     heads.copy_(heads[:, order.to(rows.device)])

@@ -6,6 +6,7 @@ beside them by the operation that makes it. Used by gpu/native_model.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 from collections.abc import Mapping, Sequence
 
@@ -18,6 +19,7 @@ from gpu.kernels.library import Program
 from gpu.kernels.structs import (
     COARSE_BLOCK_BYTES,
     FINE_BLOCK_BYTES,
+    MAX_PROJECTIONS,
     PANEL_TOKENS,
     Angles,
     Attend,
@@ -29,6 +31,7 @@ from gpu.kernels.structs import (
     Linear,
     LinearInput,
     LinearOutput,
+    Lora,
     Matrix,
     Norm,
     Operation,
@@ -36,6 +39,8 @@ from gpu.kernels.structs import (
     Quantised,
     Rotate,
 )
+from gpu.lora_checkpoint import LinearName
+from gpu.native_loras import LinearOf, NativeLoras
 
 NO_QUANTISED = Quantised()
 
@@ -117,13 +122,15 @@ class NativeDecoder:
         caches: Mapping[int, tuple[int, int]],
         capacity: int,
         precision: Precision,
+        loras: NativeLoras | None = None,
     ) -> None:
         """`caches` has the addresses of each layer's keys and values; `precision` is of what quantised weights
-        read."""
+        read. Without `loras` there are no operations for adapters."""
         self.capacity = capacity
         self._precision = precision
         self._config = config
         self._weights = weights
+        self._loras = loras
         self._buffers: list[Rows] = []
         self._operations: list[Operation] = []
         self.hidden = self._rows(config.hidden_size)
@@ -160,6 +167,7 @@ class NativeDecoder:
         mlp_normed = self._rows(config.hidden_size, self._read_by([layer.gate_up for layer in layers]))
         gate_up = self._rows(2 * config.intermediate_size)
         gated = self._rows(config.intermediate_size, self._read_by([layer.down for layer in layers]))
+        low = None if self._loras is None else self._rows(MAX_PROJECTIONS * self._loras.max_rank)
 
         embedding = _matrix(weights.embedding)
         self._add(Embed(Kind.EMBED, embedding, self.hidden.address))
@@ -177,6 +185,7 @@ class NativeDecoder:
             cache = Cache(*caches[index])
             self._norm(self.hidden, layer.attention_norm, normed)
             self._linear(layer.qkv, normed, qkv)
+            self._adapt(LinearOf(index, LinearName.QKV), normed, qkv, low)
             norms = (_address(layer.query_norm), _address(layer.key_norm))
             self._add(
                 Rotate(Kind.ROTATE, heads, qkv.address, cos.address, sin.address, *norms, config.rms_norm_eps, cache)
@@ -186,10 +195,13 @@ class NativeDecoder:
             if layer.output.is_quantised:
                 self._add(Quantise(Kind.QUANTISE, width, attended.address, attended.quantised))
             self._linear(layer.output, attended, self.hidden, accumulate=True)
+            self._adapt(LinearOf(index, LinearName.OUTPUT), attended, self.hidden, low)
             self._norm(self.hidden, layer.mlp_norm, mlp_normed)
             self._linear(layer.gate_up, mlp_normed, gate_up)
+            self._adapt(LinearOf(index, LinearName.GATE_UP), mlp_normed, gate_up, low)
             self._add(Gate(Kind.GATE, config.intermediate_size, gate_up.address, gated.address, gated.quantised))
             self._linear(layer.down, gated, self.hidden, accumulate=True)
+            self._adapt(LinearOf(index, LinearName.DOWN), gated, self.hidden, low)
         return self._program()
 
     def _norm(self, x: Rows, weight: np.ndarray, into: Rows) -> Norm:
@@ -211,6 +223,27 @@ class NativeDecoder:
             bias = None if linear.bias is None else linear.bias[first:]
             self._linear_part(matrix, x, y.address + 4 * first, y.numbers.shape[1], bias, accumulate)
             first += matrix.rows
+
+    def _adapt(self, linear: LinearOf, x: Rows, y: Rows, low: Rows | None) -> None:
+        """Add to y, which has the linear's result by now, what adapters make of x; `low` is between both matrices."""
+        if self._loras is None or low is None:
+            return
+        table = self._loras.tables[linear]
+        first_rows = [module.first_row for _, module in table.modules]
+        self._add(
+            Lora(
+                Kind.LORA,
+                len(table.modules),
+                x.numbers.shape[1],
+                x.address,
+                y.address,
+                y.numbers.shape[1],
+                tuple(first_rows),
+                self._loras.max_rank,
+                low.address,
+                ctypes.addressof(table.low_ranks),
+            )
+        )
 
     def _linear_part(
         self,

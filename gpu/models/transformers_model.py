@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from gpu.batch import make_batch
 from gpu.kv_pool import KvPool, KvPoolSize
+from gpu.lora_checkpoint import AdapterWeights, LoraModule
 from gpu.model import Computed
 from gpu.model_shape import ModelShape
 from gpu.models.transformers_attention import ATTRIBUTE, NAME, LayerAttention, PagedAttention
 from protocol.errors import CheckpointError
 from protocol.ids import Slot
+from protocol.lora import LoraId
 from protocol.step import Row
 
 TEST_TOKENS = 12
@@ -37,6 +39,7 @@ class TransformersModel:
 
     def __init__(self, model: Any, device: torch.device) -> None:  # noqa: ANN401 (transformers is optional)
         self.device = device
+        self.lora_modules: Mapping[str, LoraModule] = {}
         self.weights_bytes = sum(parameter.nbytes for parameter in model.parameters())
         self._model = model
         self._base = model.base_model
@@ -59,7 +62,14 @@ class TransformersModel:
         _check_rope(self._model, pool.size.max_model_len)
         self._pool = pool
 
-    def compute(self, rows: Sequence[Row]) -> Computed:
+    def add_lora(self, lora_id: LoraId, weights: AdapterWeights) -> None:
+        raise AssertionError("an adapter for a model that has none")
+
+    def remove_lora(self, lora_id: LoraId) -> None:
+        raise AssertionError("an adapter for a model that has none")
+
+    def compute(self, rows: Sequence[Row], lora_ids: Sequence[LoraId] = ()) -> Computed:
+        assert not any(lora_ids), "an adapter for a model that has none"
         assert self._pool is not None, "compute after close"
         return self._compute(rows, self._pool)
 

@@ -8,13 +8,13 @@ import os
 import numpy as np
 import pytest
 
-from gpu.lora_checkpoint import LoraModule, read_adapter
+from gpu.lora_checkpoint import LinearName, LoraModule, read_adapter
 from protocol.errors import BadRequestError
 from tests.helpers.adapters import write_adapter
 
 Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
 SHAPES = {Q: (8, 12), DOWN: (12, 20)}
-MODULES = {name: LoraModule(*shape) for name, shape in SHAPES.items()}
+MODULES = {name: LoraModule(0, LinearName.QKV, 0, *shape) for name, shape in SHAPES.items()}
 
 
 def refusal(directory, max_rank=16):

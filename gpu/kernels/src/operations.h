@@ -11,7 +11,7 @@
 
 namespace trillm {
 
-enum class Kind : int32_t { embed = 0, angles, norm, quantise, linear, rotate, attend, gate };
+enum class Kind : int32_t { embed = 0, angles, norm, quantise, linear, rotate, attend, gate, lora };
 
 struct Operation {
     Kind kind;
@@ -25,6 +25,13 @@ struct Span {
     int32_t first_block;  // where its block table begins in Step.blocks
 };
 
+// Tokens [first_token, first_token + tokens) of the flat step, whose sequences have the adapter in `place`.
+struct AdaptedTokens {
+    int32_t place;
+    int32_t first_token;
+    int32_t tokens;
+};
+
 struct Step {
     int32_t tokens;
     int32_t spans;
@@ -35,6 +42,8 @@ struct Step {
     const int32_t* span_of;    // [tokens]
     const int32_t* blocks;
     const int32_t* task;       // [tasks][3]: span, first token within it, tokens; the pieces that attention works on
+    const AdaptedTokens* adapted;  // [num_adapted]
+    int32_t num_adapted;
 };
 
 // Rows of the embedding.
@@ -121,6 +130,28 @@ struct Gate {
     const float* gate_up;  // [tokens][2 * size]
     float* into;           // [tokens][size]
     Quantised quantised;
+};
+
+// What an adapter adds to a projection of x: (x a^T) b^T, both float32. Without data it adds nothing.
+struct LowRank {
+    Matrix a;  // [rank][columns]
+    Matrix b;  // [rows][rank]
+};
+
+constexpr int kMaxProjections = 3;
+
+// What adapters add to a linear, which is up to three projections of the same x: nothing to tokens without one.
+struct Lora {
+    Operation operation;
+    int32_t projections;
+    int32_t columns;
+    const float* x;  // [tokens][columns]
+    float* y;        // [tokens][stride]
+    int32_t stride;
+    int32_t first_row[kMaxProjections];  // of y's columns, by projection
+    int32_t max_rank;
+    float* between;            // [tokens][projections][max_rank], of what is computed first
+    const LowRank* low_ranks;  // [places][projections]
 };
 
 }  // namespace trillm

@@ -214,6 +214,33 @@ void print_attention(int head_dim, int block_size, int window, Random& random) {
     print(name + ": result", out);
 }
 
+// Three projections of other sizes, and two adapters: the second one, whose rank is no multiple of the lanes, leaves the
+// middle one alone. Tokens between and behind theirs have none.
+void print_lora(Random& random) {
+    constexpr int kTokens = 90, kColumns = 96, kProjections = 3, kMaxRank = 20, kStride = 150;
+    constexpr int kRows[kProjections] = {64, 37, 32}, kRanks[] = {16, kMaxRank - 7};
+    const std::vector<float> x = random.numbers(kTokens * kColumns);
+    std::vector<float> y = random.numbers(kTokens * kStride), between(kTokens * kProjections * kMaxRank);
+    std::vector<std::vector<uint8_t>> data;
+    std::vector<LowRank> low_ranks;
+    for (const int rank : kRanks)
+        for (const int rows : kRows) {
+            if (rank != kRanks[0] && rows == kRows[1]) {
+                low_ranks.push_back({});
+                continue;
+            }
+            data.push_back(laid_out(Format::float32, rank, kColumns, -1, random));
+            data.push_back(laid_out(Format::float32, rows, rank, -1, random));
+            low_ranks.push_back({{data[data.size() - 2].data(), Format::float32, rank, kColumns},
+                                 {data.back().data(), Format::float32, rows, rank}});
+        }
+    const AdaptedTokens adapted[] = {{1, 1, 1}, {1, 5, 7}, {0, 20, 64}, {0, 84, 3}};
+    run_all(Step{.tokens = kTokens, .adapted = adapted, .num_adapted = 4},
+            Lora{{Kind::lora}, kProjections, kColumns, x.data(), y.data(), kStride, {0, 64, 101}, kMaxRank,
+                 between.data(), low_ranks.data()});
+    print("adapters", y);
+}
+
 template <class Number>
 void append_all(std::vector<Number>& to, Floats a) {
     to.resize(to.size() + kLanes);
@@ -288,6 +315,7 @@ int main() {
             for (const bool is_fine : {false, true}) print_linear(format, fill, is_fine, random);
     for (const Format format : {Format::float16, Format::bfloat16, Format::float32})
         print_linear(format, -1, false, random);
+    print_lora(random);
     for (const int head_dim : {16, 64 + kLanes})
         for (const int block_size : {16, 32})
             for (const int window : {0, 10, 50}) print_attention(head_dim, block_size, window, random);
