@@ -14,6 +14,7 @@ from attrs import define
 
 from app.calls import Calls
 from app.choice_reader import merged
+from app.dialects.json_value import JsonValue
 from app.parts import CallPiece, Part
 
 _BEGIN = re.compile(r'\s*[\[,]?\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,\s*"parameters"\s*:\s*', re.DOTALL)
@@ -36,7 +37,7 @@ class CallReader:
         self.calls: list[ReadCall] = []
         self._pending = ""
         """Text before a call whose name has not come yet."""
-        self._value = _ValueScanner()
+        self._value = JsonValue()
         self._inside = False
         self._whole = 0
         """Calls whose arguments are complete."""
@@ -50,11 +51,13 @@ class CallReader:
         pieces: list[Part] = []
         while text:
             if self._inside:
-                if not self._value.begun:
+                if not self._value.first:
                     text = text.lstrip()
-                taken = self._value.take(text)
+                taken = self._value.take(text, 0)
                 pieces.append(self._add(text[:taken]))
                 text = text[taken:]
+                if self._value.broken:
+                    break  # no grammar lets this be
                 if self._value.complete:
                     self._inside = False
                     self._whole += 1
@@ -80,42 +83,9 @@ class CallReader:
         call = ReadCall("call_" + secrets.token_hex(12), name)
         self.calls.append(call)
         self._inside = True
-        self._value = _ValueScanner()
+        self._value = JsonValue()
         return CallPiece(len(self.calls) - 1, "", call.id, name)
 
     def _add(self, arguments: str) -> CallPiece:
         self.calls[-1].arguments += arguments
         return CallPiece(len(self.calls) - 1, arguments)
-
-
-class _ValueScanner:
-    """Finds the end of one JSON object or array in text that comes in pieces."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = False
-        self._escaped = False
-        self.complete = False
-
-    @property
-    def begun(self) -> bool:
-        return self._depth > 0
-
-    def take(self, text: str) -> int:
-        """How many characters still belong to the value."""
-        for at, char in enumerate(text):
-            if self._escaped:
-                self._escaped = False
-            elif self._in_string:
-                self._escaped = char == "\\"
-                self._in_string = char != '"'
-            elif char == '"':
-                self._in_string = True
-            elif char in "[{":
-                self._depth += 1
-            elif char in "]}":
-                self._depth -= 1
-                if self._depth == 0:
-                    self.complete = True
-                    return at + 1
-        return len(text)

@@ -4,14 +4,12 @@ its body and has its own writer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from attrs import frozen
 
-from app.call_reader import CallReader
 from app.calls import Calls, forced_calls
+from app.chat_reading import read_chat
 from app.chat_writer import ChatForm
-from app.choice_reader import PlainReader, TextReader
+from app.choice_reader import PlainReader
 from app.conversation import Conversation, conversation_of
 from app.deadline import Deadline, deadline_of, within
 from app.engine import Prompt
@@ -64,13 +62,15 @@ async def prepare_chat(
         token_ids = await encode_request(services, body)
         token_ids = truncated(token_ids, body, wanted, services.facts().max_model_len)
         prompt_text = await services.tokenizer.decode_long(token_ids) if body.return_prompt_text else None
-    prompts = engine_prompts(services, body, wanted, [token_ids], grammar)
+    reading = read_chat(services, body, calls, grammar is not None, token_ids)
+    prompts = reading.adapted(engine_prompts(services, body, wanted, [token_ids], grammar))
     form = ChatForm(
         logprobs=bool(body.logprobs),
         prompt_logprobs=body.prompt_logprobs is not None,
         return_token_ids=bool(body.return_token_ids),
         prompt=token_ids,
-        reader=_reader(calls),
+        reader=reading.reader,
+        counts_reasoning=reading.counts_reasoning,
         tokens_as_ids=tokens_as_ids(services, body),
         prompt_text=prompt_text,
     )
@@ -113,6 +113,11 @@ def _conversation(body: ChatRequest, services: Services) -> Conversation:
 
 
 def _wanted(body: ChatRequest, services: Services) -> Wanted:
+    if body.thinking_token_budget is not None:
+        raise BadRequestError(
+            "thinking_token_budget is not supported: only max_completion_tokens bounds an answer, thoughts included",
+            param="thinking_token_budget",
+        )
     new_name = body.max_completion_tokens is not None
     if body.top_logprobs is not None and not body.logprobs:
         raise BadRequestError("top_logprobs is only allowed with logprobs", param="top_logprobs")
@@ -125,10 +130,6 @@ def _wanted(body: ChatRequest, services: Services) -> Wanted:
         logprobs=(top or 0) if body.logprobs else None,
         prompt_logprobs=checked_logprobs("prompt_logprobs", body.prompt_logprobs, services.limits),
     )
-
-
-def _reader(calls: Calls | None) -> Callable[[], ChoiceReader] | None:
-    return None if calls is None else lambda: TextReader(CallReader(calls))
 
 
 async def _grammar(body: ChatRequest, calls: Calls | None, grammars: RequestGrammars) -> Grammar | None:

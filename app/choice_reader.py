@@ -41,28 +41,30 @@ class PlainReader:
 class TextReader:
     """A ChoiceReader over a TextParser."""
 
-    def __init__(self, parser: TextParser, *, max_calls: int | None = None, include_reasoning: bool = True) -> None:
-        """Calls beyond `max_calls` and, without `include_reasoning`, thoughts are left out."""
+    def __init__(
+        self,
+        parser: TextParser,
+        *,
+        max_calls: int | None = None,
+        include_reasoning: bool = True,
+        reasoning_marks: tuple[int, int] | None = None,
+    ) -> None:
+        """Calls beyond `max_calls` and, without `include_reasoning`, thoughts are left out. `reasoning_marks` are the
+        tokens before and after thoughts, if these are one token each."""
         self._parser = parser
         self._max_calls = max_calls
         self._include_reasoning = include_reasoning
-        self._num_tokens = 0
-        self._num_characters = 0
-        self._num_reasoning_characters = 0
+        self._count = _ReasoningCount(reasoning_marks)
 
     @property
     def num_reasoning_tokens(self) -> int:
-        """The thoughts' share of the text, in tokens: markers may be parts of tokens, so that it is an estimate."""
-        share = self._num_reasoning_characters / max(self._num_characters, 1)
-        return round(self._num_tokens * min(share, 1.0))
+        return self._count.num_tokens
 
     def feed(self, output: RequestOutput) -> list[Part]:
-        self._num_tokens += len(output.token_ids)
-        self._num_characters += len(output.text)
         parts = list(self._parser.feed(output.text)) if output.text else []
         if output.finish_reason is not None:
             parts += self._parser.end(cut=output.finish_reason != FinishReason.STOP)
-        self._num_reasoning_characters += sum(len(part.text) for part in parts if isinstance(part, Reasoning))
+        self._count.add(output, sum(len(part.text) for part in parts if isinstance(part, Reasoning)))
         return merged([part for part in parts if self._is_told(part)])
 
     def finish_reason(self, reason: str) -> str:
@@ -73,6 +75,40 @@ class TextReader:
         if isinstance(part, CallPiece):
             return self._max_calls is None or part.index < self._max_calls
         return bool(part.text) and (self._include_reasoning or not isinstance(part, Reasoning))
+
+
+class _ReasoningCount:
+    """How many tokens were thoughts: those before the closing mark. Where the marks are no tokens, it is the thoughts'
+    share of the text."""
+
+    def __init__(self, marks: tuple[int, int] | None) -> None:
+        self._marks = marks
+        self._is_over = False
+        self._num_thought = 0
+        self._num_all = 0
+        self._num_characters = 0
+        self._num_reasoning_characters = 0
+
+    @property
+    def num_tokens(self) -> int:
+        if not self._num_reasoning_characters:
+            return 0
+        if self._marks is not None:
+            return self._num_thought
+        return round(self._num_all * min(self._num_reasoning_characters / max(self._num_characters, 1), 1.0))
+
+    def add(self, output: RequestOutput, num_reasoning_characters: int) -> None:
+        self._num_all += len(output.token_ids)
+        self._num_characters += len(output.text)
+        self._num_reasoning_characters += num_reasoning_characters
+        if self._marks is None or self._is_over:
+            return
+        opening, closing = self._marks
+        thought = output.token_ids
+        if closing in thought:
+            self._is_over = True
+            thought = thought[: thought.index(closing)]
+        self._num_thought += len(thought) - thought.count(opening)
 
 
 def merged(parts: Sequence[Part]) -> list[Part]:

@@ -9,6 +9,7 @@ from attrs import field, frozen
 
 from app.adapter_paths import AdapterPolicy
 from app.cors_policy import CorsPolicy
+from app.dialects.dialect import Dialect
 from app.drain import Drain
 from app.engine import EngineClient
 from app.limits import Limits
@@ -31,6 +32,8 @@ class Services:
     """None: the checkpoint has no chat template, and chats are refused."""
     model: ModelCard
     metrics: Metrics
+    dialect: Dialect = field(factory=Dialect)
+    """How the model writes thoughts and calls; the default reads neither."""
     limits: Limits = field(factory=Limits)
     drain: Drain = field(factory=Drain)
     """Ends what is still being sent to us when the server stops."""

@@ -32,6 +32,7 @@ from app.checkpoints.inspect import Description
 from app.checkpoints.resolve import Checkpoint
 from app.chunked_body import framed_here
 from app.descriptors import ConnectionLimit, raise_descriptor_limit
+from app.dialects.choose import choose_dialect
 from app.engine_client import ActorEngineClient
 from app.factory import create_app
 from app.generation_config import generation_config
@@ -73,9 +74,15 @@ class Service:
             metrics.add(LoraCollector(client, policy.max_loras, time.time))
         given = settings.chat_template
         template = description.chat_template if given is None else read_template(given)
+        tokenizer = Tokenizer.from_checkpoint(checkpoint.directory)
+        dialect = choose_dialect(
+            settings.tool_call_parser, settings.reasoning_parser, template, tokenizer.special_tokens
+        )
+        logger.info("tool calls are read as %s, thoughts as %s", dialect.tools or "text", dialect.reasoning or "text")
         self.services = Services(
             engine=client,
-            tokenizer=Tokenizer.from_checkpoint(checkpoint.directory),
+            tokenizer=tokenizer,
+            dialect=dialect,
             template=ChatTemplate(template, description.special_tokens) if template else None,
             model=ModelCard(
                 served_names=names,

@@ -18,13 +18,14 @@ from cyclopts import Group, Parameter
 from actors.handles import HouseSpec
 from app.adapter_paths import AdapterPolicy, resolved_directories
 from app.cors_policy import CorsPolicy
+from app.dialects.names import check_parser_names
 from app.generation_config import read_override
 from app.limits import Limits
 from app.lora_modules import LoraModule, read_lora_modules
 from app.speculative_config import read_speculative_config
-from protocol.errors import BadRequestError
 from app.tls import TlsFiles
 from app.unix_socket import check_socket_path
+from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
 from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat, SpeculativeSpec
 
@@ -53,7 +54,6 @@ class Settings:
     """Address to listen on. Any but a loopback address needs an --api-key."""
     port: Annotated[int, Parameter(group=SERVER)] = 8000
     """Port to listen on; 0 takes a free one."""
-    api_key: Annotated[tuple[str, ...], Parameter(group=SERVER, env_var="VLLM_API_KEY", negative=())] = ()
     uds: Annotated[Path | None, Parameter(group=SERVER)] = None
     """Unix socket to listen on instead, whose file only this user may open. What comes over it counts as local."""
     ssl_certfile: Annotated[Path | None, Parameter(group=SERVER)] = None
@@ -64,12 +64,13 @@ class Settings:
     """Who signs the certificates of clients, in PEM."""
     ssl_cert_reqs: Annotated[int, Parameter(group=SERVER)] = 0
     """Certificates of clients: 0 asks for none, 1 checks those that are shown, 2 lets in nobody without."""
+    api_key: Annotated[tuple[str, ...], Parameter(group=SERVER, env_var="VLLM_API_KEY", negative=())] = ()
     """A key that clients may use; repeat it for more. Better in the environment than on the command line."""
     served_model_name: Annotated[tuple[str, ...], Parameter(group=SERVER, consume_multiple=True, negative=())] = ()
     """Names that requests may call the model; answers tell the first. Default: the model's own name."""
-    allowed_origins: Annotated[tuple[str, ...], JSON_LIST] = ()
     http2: Annotated[bool, Parameter(group=SERVER)] = True
     """Speak HTTP/2 with who asks for it: over TLS by ALPN, without TLS by its preface."""
+    allowed_origins: Annotated[tuple[str, ...], JSON_LIST] = ()
     """Origins of web pages whose scripts may call, as '["https://chat.example"]', or '["*"]'. Default: none."""
     allowed_methods: Annotated[tuple[str, ...], JSON_LIST] = ("*",)
     """Methods that those scripts may use."""
@@ -77,9 +78,9 @@ class Settings:
     """Headers that those scripts may send."""
     allow_credentials: Annotated[bool, Parameter(group=SERVER, negative=())] = False
     """Let those scripts send the browser's cookies along; needs origins by name."""
-    root_path: Annotated[str, Parameter(group=SERVER)] = ""
     middleware: Annotated[tuple[str, ...], Parameter(group=SERVER, negative=(), show=False)] = ()
     """vLLM's flag, which is refused."""
+    root_path: Annotated[str, Parameter(group=SERVER)] = ""
     """Path prefix that a proxy in front has not stripped, such as /llm."""
     shutdown_timeout: Annotated[float, Parameter(group=SERVER)] = 30.0
     """Seconds that running answers may take to finish after SIGTERM."""
@@ -103,6 +104,14 @@ class Settings:
     max_queue_time: Annotated[float, Parameter(group=SERVER)] = 0.0
     """Seconds that a request may wait for its first token before it gets a 503 with Retry-After; 0 is no limit."""
 
+    tool_call_parser: Annotated[str | None, Parameter(group=MODEL)] = None
+    """How the model writes tool calls: hermes, llama3_json, mistral, openai, or none to leave them text. Default: what
+    its chat template and vocabulary show."""
+    enable_auto_tool_choice: Annotated[bool, Parameter(group=MODEL)] = False
+    """Taken for vLLM's sake: tools are always the model's to choose where a parser is known."""
+    reasoning_parser: Annotated[str | None, Parameter(group=MODEL)] = None
+    """How the model writes its thoughts: qwen3, deepseek_r1 (which begins with them, without a mark), openai_gptoss, or
+    none. Default: as above."""
     revision: Annotated[str | None, Parameter(group=MODEL)] = None
     """Branch, tag or commit of a hub model."""
     download_dir: Annotated[Path | None, Parameter(group=MODEL)] = None
@@ -199,6 +208,7 @@ class Settings:
             raise BadRequestError(f"--max-lora-rank must be from 1 to {MAX_LORA_RANK}, not {self.max_lora_rank}")
         self.modules, self.adapter_policy  # noqa: B018  raise for what cannot be read
         read_speculative_config(self.speculative_config)
+        check_parser_names(self.tool_call_parser, self.reasoning_parser)
         read_override(self.override_generation_config)
         if self.uds is not None:
             check_socket_path(self.uds)
@@ -228,6 +238,15 @@ class Settings:
         return self.max_num_seqs + self.max_num_queued_reqs
 
     @property
+    def tls(self) -> TlsFiles | None:
+        """None: connections are not encrypted."""
+        if self.ssl_certfile is not None:
+            return TlsFiles(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs, self.ssl_cert_reqs)
+        if self.ssl_keyfile or self.ssl_ca_certs or self.ssl_cert_reqs:
+            raise BadRequestError("--ssl-keyfile, --ssl-ca-certs and --ssl-cert-reqs need an --ssl-certfile")
+        return None
+
+    @property
     def cors(self) -> CorsPolicy:
         return CorsPolicy(self.allowed_origins, self.allowed_methods, self.allowed_headers, self.allow_credentials)
 
@@ -237,15 +256,6 @@ class Settings:
         return read_lora_modules(self.lora_modules)
 
     @property
-    @property
-    def tls(self) -> TlsFiles | None:
-        """None: connections are not encrypted."""
-        if self.ssl_certfile is not None:
-            return TlsFiles(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs, self.ssl_cert_reqs)
-        if self.ssl_keyfile or self.ssl_ca_certs or self.ssl_cert_reqs:
-            raise BadRequestError("--ssl-keyfile, --ssl-ca-certs and --ssl-cert-reqs need an --ssl-certfile")
-        return None
-
     def adapter_policy(self) -> AdapterPolicy:
         return AdapterPolicy(
             is_enabled=self.enable_lora or bool(self.lora_modules),

@@ -78,6 +78,10 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
     reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
+    """False leaves the model's thoughts out of the answer."""
+    thinking_token_budget: int | None = None
+    """Refused: thoughts cannot be bounded by themselves."""
 
 
 class TopLogprob(msgspec.Struct, frozen=True):

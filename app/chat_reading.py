@@ -1,0 +1,90 @@
+"""How the answer to one chat is read: as a forced call, in the model's dialect, or as the plain text it is.
+
+Used by app/chat.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import msgspec
+from attrs import frozen
+
+from app.call_reader import CallReader
+from app.calls import Calls
+from app.choice_reader import TextReader
+from app.dialects import harmony, thinking
+from app.dialects.dialect import PromptEnd, prompt_end
+from app.engine import Prompt
+from app.parts import ChoiceReader
+from app.schemas.chat import ChatRequest, ContentPart, Message
+from app.services import Services
+from app.tokenizer import Tokenizer
+
+_NUM_END_TOKENS = 32
+"""Enough for a mark and the blanks after it."""
+
+
+@frozen
+class Reading:
+    reader: Callable[[], ChoiceReader] | None = None
+    """None: the text is the answer and nothing else."""
+    counts_reasoning: bool = False
+    needs_control_tokens: bool = False
+
+    def adapted(self, prompts: list[Prompt]) -> list[Prompt]:
+        """The prompts, asking for control tokens in the text if some of them are to be read."""
+        if not self.needs_control_tokens:
+            return prompts
+        return [
+            attrs.evolve(
+                prompt, sampling_params=msgspec.structs.replace(prompt.sampling_params, skip_special_tokens=False)
+            )
+            for prompt in prompts
+        ]
+
+
+def read_chat(
+    services: Services, body: ChatRequest, calls: Calls | None, has_grammar: bool, token_ids: list[int]
+) -> Reading:
+    """A grammar holds from the first token on: such an answer has neither thoughts nor calls but those it forces."""
+    if calls is not None:
+        forced = calls
+        return Reading(lambda: TextReader(CallReader(forced)))
+    dialect = services.dialect
+    tools = body.tools if body.tools and body.tool_choice != "none" else []
+    if has_grammar or not dialect.reads(bool(tools)):
+        return Reading()
+    names = frozenset(tool.function.name for tool in tools)
+    end = _prompt_end(services.tokenizer, body, token_ids, dialect.is_harmony)
+    keeps = body.skip_special_tokens is False
+    max_calls = 1 if body.parallel_tool_calls is False else None
+    include_reasoning = body.include_reasoning is not False
+    marks = None if dialect.is_harmony else _reasoning_marks(services.tokenizer)
+
+    def reader() -> ChoiceReader:
+        parser = dialect.parser(names, bool(tools), end, keeps)
+        return TextReader(parser, max_calls=max_calls, include_reasoning=include_reasoning, reasoning_marks=marks)
+
+    return Reading(reader, dialect.reasoning is not None, dialect.needs_control_tokens(bool(tools)))
+
+
+def _prompt_end(tokenizer: Tokenizer, body: ChatRequest, token_ids: Sequence[int], is_harmony: bool) -> PromptEnd:
+    at = max(len(token_ids) - _NUM_END_TOKENS, 0)
+    start = tokenizer.token_id(harmony.START) if is_harmony else None
+    if start is not None and start in token_ids:
+        at = len(token_ids) - 1 - token_ids[::-1].index(start)
+    continued = _text(body.messages[-1]) if body.continue_final_message else None
+    return prompt_end(tokenizer.decode(list(token_ids[at:])), continued)
+
+
+def _text(message: Message) -> str:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    return "".join(part.text or "" if isinstance(part, ContentPart) else part for part in message.content)
+
+
+def _reasoning_marks(tokenizer: Tokenizer) -> tuple[int, int] | None:
+    opening, closing = tokenizer.token_id(thinking.OPEN), tokenizer.token_id(thinking.CLOSE)
+    return None if opening is None or closing is None else (opening, closing)

@@ -1,0 +1,1 @@
+"""How models write thoughts and tool calls, one file per dialect. Pure; chosen once, when the server starts."""

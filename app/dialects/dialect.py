@@ -1,0 +1,109 @@
+"""How the served model writes what is not plain text, and the parser for one choice of it. Used by app/chat.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+
+from attrs import frozen
+
+from app.choice_reader import TextParser
+from app.dialects import harmony, hermes, llama3_json, mistral, thinking
+from app.dialects.harmony import HarmonyText
+from app.dialects.hermes import HermesText
+from app.dialects.llama3_json import LlamaText
+from app.dialects.markers import Markers
+from app.dialects.mistral import MistralText
+from app.dialects.names import DEEPSEEK_R1, HERMES, LLAMA3_JSON, MISTRAL, OPENAI
+from app.dialects.plain import PlainText, WithoutControlTokens
+from app.dialects.thinking import Thinking, ThinkText
+
+_TOOL_MARKS: Mapping[str, Sequence[str]] = {
+    HERMES: (hermes.OPEN, hermes.CLOSE),
+    LLAMA3_JSON: (llama3_json.TAG,),
+    MISTRAL: (mistral.OPEN, *mistral.INNER),
+}
+
+
+@frozen
+class PromptEnd:
+    """What of a rendered prompt its answer continues."""
+
+    thinking: Thinking = Thinking.UNSAID
+    after_start: str = ""
+    """For Harmony: what follows the last <|start|>."""
+
+
+@frozen(slots=False)
+class Dialect:
+    """Frozen; the same for every request."""
+
+    tools: str | None = None
+    """Name of the tool parser."""
+    reasoning: str | None = None
+    """Name of the reasoning parser; `openai_gptoss` if and only if `tools` is `openai`."""
+    control_tokens: frozenset[str] = frozenset()
+    """Spellings of all of the vocabulary's control tokens."""
+
+    @property
+    def is_harmony(self) -> bool:
+        return self.tools == OPENAI
+
+    def reads(self, has_tools: bool) -> bool:
+        """Whether answers are more than plain text."""
+        return self.reasoning is not None or (has_tools and self.tools is not None)
+
+    def needs_control_tokens(self, has_tools: bool) -> bool:
+        """Whether some of the marks are control tokens, which the output handler leaves out unless it is told."""
+        return not self.control_tokens.isdisjoint(self._marks(has_tools))
+
+    def parser(
+        self, names: Collection[str], has_tools: bool, prompt: PromptEnd, keeps_control_tokens: bool
+    ) -> TextParser:
+        """Of one choice. `names` are the functions that may be called; `keeps_control_tokens`: also those that mean
+        nothing here are to be seen."""
+        parser = self._answer_parser(names, has_tools, prompt)
+        if not self.needs_control_tokens(has_tools) or keeps_control_tokens:
+            return parser
+        return WithoutControlTokens(self._without_tools_marks if not has_tools else self._without_marks, parser)
+
+    def _answer_parser(self, names: Collection[str], has_tools: bool, prompt: PromptEnd) -> TextParser:
+        if self.is_harmony:
+            return HarmonyText(names, prompt.after_start)
+        parser = self._tool_parser(names) if has_tools else PlainText()
+        if self.reasoning is None:
+            return parser
+        return ThinkText(prompt.thinking, parser, thinks_unsaid=self.reasoning == DEEPSEEK_R1)
+
+    def _tool_parser(self, names: Collection[str]) -> TextParser:
+        hidden = self.control_tokens.intersection(_TOOL_MARKS.get(self.tools or "", ()))
+        match self.tools:
+            case "hermes":
+                return HermesText(names, hidden)
+            case "llama3_json":
+                return LlamaText(names, hidden)
+            case "mistral":
+                return MistralText(names, hidden)
+        return PlainText()
+
+    def _marks(self, has_tools: bool) -> Sequence[str]:
+        if self.is_harmony:
+            return harmony.MARKS
+        tools = _TOOL_MARKS.get(self.tools or "", ()) if has_tools else ()
+        return (*tools, thinking.OPEN, thinking.CLOSE) if self.reasoning is not None else tools
+
+    @cached_property
+    def _without_marks(self) -> Markers:
+        return Markers(self.control_tokens.difference(self._marks(has_tools=True)))
+
+    @cached_property
+    def _without_tools_marks(self) -> Markers:
+        return Markers(self.control_tokens.difference(self._marks(has_tools=False)))
+
+
+def prompt_end(rendered_end: str, continued: str | None) -> PromptEnd:
+    """`rendered_end`: the last part of the prompt's text, with control tokens; `continued`: the answer that the prompt
+    leaves unfinished, if it does."""
+    where = thinking.thinking_after(rendered_end) if continued is None else thinking.thinking_in(continued)
+    _, found, after = rendered_end.rpartition(harmony.START)
+    return PromptEnd(where, after if found else "")
