@@ -120,11 +120,11 @@ class Engine:
             self._operations.notice()
             began = ended
 
-    def _wake(self) -> None:
-        self._work.set()
-
     def _schedule(self) -> StepPlan | None:
         return self._scheduler.schedule(self._clock())
+
+    def _wake(self) -> None:
+        self._work.set()
 
     async def _take_in(self, inbox: Inbox[EngineInput], nursery: trio.Nursery) -> None:
         while True:
