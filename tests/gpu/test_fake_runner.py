@@ -18,13 +18,15 @@ import pytest
 from gpu.fake_runner import FakeRunner
 from gpu.fake_slots import PlanError
 from gpu.runner import open_runner
-from protocol.errors import CheckpointError
+from protocol.errors import BadRequestError, CheckpointError
 from protocol.ids import EngineIndex, Epoch, RequestId, Slot
+from protocol.lora import LoraId
 from protocol.sampling import SamplingParams
 from protocol.spec import EngineSpec, LoadFormat
 from protocol.step import PENDING, NewSequence, Row, StepPlan
+from tests.helpers.adapters import write_adapter
 from tests.helpers.dummy_checkpoint import IM_END, dummy_tokenizer, write_dummy_checkpoint
-from tests.helpers.runner_conformance import Driven, Driver, check_runner, only, params
+from tests.helpers.runner_conformance import Driven, Driver, check_adapters, check_runner, only, params
 
 PROMPT = [10, 11, 12, 13, 14]
 
@@ -338,3 +340,20 @@ def test_overwritten_kv_changes_what_comes_next(checkpoint: Path):
 
     assert after(lambda runner: None) == after(lambda runner: None)
     assert after(lambda runner: None) != after(lambda runner: runner._states.update({0: [1] * 16}))
+
+
+def test_adapters_make_other_models(checkpoint: Path, tmp_path: Path) -> None:
+    adapters = [write_adapter(tmp_path / str(seed), seed=seed) for seed in range(3)]
+    check_adapters(FakeRunner(a_spec(checkpoint, max_loras=2)), adapters)
+
+
+def test_a_row_without_its_adapter_is_found_out(driver: Driver) -> None:
+    sequence = driver.admit(0, PROMPT, params(), lora_id=LoraId(3))
+    with pytest.raises(PlanError, match="adapter 3 is none of"):
+        driver.step((sequence, 5))
+
+
+def test_an_adapter_is_held_to_the_highest_rank(checkpoint: Path, tmp_path: Path) -> None:
+    runner = FakeRunner(a_spec(checkpoint, max_loras=1, max_lora_rank=8))
+    with pytest.raises(BadRequestError, match="rank 9 is not within 1 and 8"):
+        runner.read_adapter(write_adapter(tmp_path, rank=9))

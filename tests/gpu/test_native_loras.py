@@ -14,10 +14,12 @@ from gpu.lora_checkpoint import read_adapter
 from gpu.native_batch import ADAPTED_TOKENS, AdaptedRows
 from gpu.native_model import NativeModel
 from gpu.torch_model import TorchModel
+from gpu.torch_runner import TorchRunner
 from protocol.lora import NO_LORA, LoraId
 from tests.gpu.test_native_model import MIXED, ignore, prompt, row, spec
 from tests.helpers.adapters import write_adapter
 from tests.helpers.peft_adapters import EVERY, SOME, PeftOracle
+from tests.helpers.runner_conformance import check_adapters
 from tests.helpers.wide_checkpoints import make_checkpoint, make_quantised_checkpoint
 
 LORAS = {"max_loras": 2, "max_lora_rank": 20}
@@ -137,6 +139,12 @@ def test_logits_depend_on_no_chunking_no_company_and_no_thread(checkpoint, adapt
     crowd.close()
     for token_ids, (_, lora_id), parts in zip(prompts, sequences, found, strict=True):
         assert torch.equal(torch.cat(parts), logits_of(model, token_ids, lora_id))
+
+
+def test_the_runner_keeps_adapters(checkpoint, adapters, tmp_path):
+    shape = {"model.layers.1.mlp.gate_proj": (512, 256)}
+    third = write_adapter(tmp_path, shape, rank=3)
+    check_adapters(TorchRunner.load(spec(checkpoint, **LORAS, threads=2), ignore), [*adapters, third])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 150)), max_size=12))

@@ -17,14 +17,17 @@ from gpu.lora_checkpoint import read_adapter
 from gpu.lora_modules import lora_modules
 from gpu.model import Model
 from gpu.torch_model import TorchModel
+from gpu.torch_runner import TorchRunner
 from protocol.errors import StartError
 from protocol.ids import EngineIndex, Epoch, Slot
 from protocol.lora import NO_LORA, LoraId
 from protocol.spec import EngineSpec
 from protocol.step import Row
+from tests.helpers.adapters import write_adapter
 from tests.helpers.foreign_checkpoints import make_foreign_checkpoint
 from tests.helpers.gguf_models import write_model
 from tests.helpers.peft_adapters import EVERY, SOME, PeftOracle
+from tests.helpers.runner_conformance import check_adapters
 from tests.helpers.stand_in_device import Recorder, device_model
 from tests.helpers.tiny_checkpoints import VOCAB_SIZE, make_checkpoint
 
@@ -148,3 +151,12 @@ def test_a_model_in_transformers_code_is_not_started_with_adapters(tmp_path):
     make_foreign_checkpoint(tmp_path, "opt")
     with pytest.raises(StartError, match="LoRA is not for models that are computed with transformers' code"):
         load_model(spec(tmp_path), lambda _: None)
+
+
+def test_the_runner_keeps_adapters(tmp_path):
+    model, shapes = make_checkpoint(tmp_path / "model", "llama"), {}
+    for name, module in model.named_modules():
+        if name.endswith(("q_proj", "up_proj")):
+            shapes[name] = tuple(module.weight.shape)
+    adapters = [write_adapter(tmp_path / str(seed), shapes, seed=seed) for seed in range(3)]
+    check_adapters(TorchRunner.load(spec(tmp_path / "model"), lambda _: None), adapters)

@@ -1,6 +1,7 @@
 """What every Runner must do, whatever computes inside: `check_runner` is called by the tests of each implementation.
 
-`Driver` is the smallest possible scheduler: it hands out blocks, builds plans, and keeps what came back.
+`check_adapters` is the same for LoRA. `Driver` is the smallest possible scheduler: it hands out blocks, builds plans,
+and keeps what came back.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import msgspec
 import pytest
 
 from gpu.runner import Runner
-from protocol.errors import ConflictError
+from protocol.errors import BadRequestError, ConflictError
 from protocol.ids import RequestId, Slot
+from protocol.lora import NO_LORA, LoraId, LoraRequest
 from protocol.messages import TokenLogprobs
 from protocol.operations import SleepTag
 from protocol.pooling import Pooling, PoolingParams
@@ -62,6 +64,7 @@ class Driven:
     admitted: bool = False
     pooling: PoolingParams | None = None
     pooled: Pooled | None = None
+    lora_id: LoraId = NO_LORA
 
     @property
     def tokens(self) -> list[int]:
@@ -78,12 +81,19 @@ class Driver:
         self._freed_slots: list[Slot] = []
         self._shared: set[int] = set()
 
-    def admit(self, slot: int, prompt: list[int], params: SamplingParams, output: Sequence[int] = ()) -> Driven:
-        return Driven(Slot(slot), list(prompt), params, [], list(output))
+    def admit(
+        self,
+        slot: int,
+        prompt: list[int],
+        params: SamplingParams,
+        output: Sequence[int] = (),
+        lora_id: LoraId = NO_LORA,
+    ) -> Driven:
+        return Driven(Slot(slot), list(prompt), params, [], list(output), lora_id=lora_id)
 
     def admit_after(self, computed: Driven, slot: int, prompt: list[int], params: SamplingParams) -> Driven:
         """Shares the full blocks of the tokens that both begin with."""
-        sequence = self.admit(slot, prompt, params)
+        sequence = self.admit(slot, prompt, params, lora_id=computed.lora_id)
         alike = [a == b for a, b in zip(computed.tokens[: computed.computed], prompt[:-1], strict=False)]
         num_blocks = [*alike, False].index(False) // self.runner.facts.block_size
         sequence.blocks = computed.blocks[:num_blocks]
@@ -122,6 +132,7 @@ class Driver:
                 output_token_ids=list(s.output),
                 sampling_params=s.params,
                 num_computed_tokens=s.computed,
+                lora_id=s.lora_id,
                 pooling=s.pooling,
             )
             for s, _ in work
@@ -530,6 +541,86 @@ CHECKS: tuple[Callable[[MakeRunner, Driver], None], ...] = (
     check_a_profile_is_written_where_it_was_asked_for,
     check_close_is_idempotent,
 )
+
+
+def check_adapters(runner: Runner, adapters: Sequence[Path]) -> None:
+    """What a runner whose spec has max_loras 2 must do with adapters, of which it gets three."""
+    driver = Driver(runner)
+    try:
+        for check in (_check_residence, _check_adapters_keep_to_their_sequences, _check_adapters_survive_sleep):
+            for lora_id in runner.loras():
+                runner.remove_lora(lora_id)
+            check(driver, [(LoraId(11 + i), path) for i, path in enumerate(adapters)])
+    finally:
+        runner.close()
+
+
+def _add(runner: Runner, lora_id: LoraId, path: Path) -> None:
+    runner.add_lora(LoraRequest(f"adapter-{lora_id}", lora_id, str(path)), runner.read_adapter(path))
+
+
+def _check_residence(driver: Driver, adapters: Sequence[tuple[LoraId, Path]]) -> None:
+    runner, (first, second, third) = driver.runner, adapters
+    for adapter in (first, second, first):
+        _add(runner, *adapter)
+    assert runner.loras() == [first[0], second[0]]
+    with pytest.raises(BadRequestError, match="max-loras"):
+        _add(runner, *third)
+    assert runner.remove_lora(first[0])
+    assert not runner.remove_lora(first[0])
+    assert not runner.remove_lora(third[0])
+    _add(runner, *third)
+    assert runner.loras() == [second[0], third[0]]
+    with pytest.raises(BadRequestError, match=r"adapter_config\.json"):
+        runner.read_adapter(first[1] / "nowhere")
+
+
+def _check_adapters_keep_to_their_sequences(driver: Driver, adapters: Sequence[tuple[LoraId, Path]]) -> None:
+    for adapter in adapters[:2]:
+        _add(driver.runner, *adapter)
+    wish = params(10, temperature=0.7)
+    lora_ids = [NO_LORA, adapters[0][0], adapters[1][0], adapters[0][0]]
+    alone = []
+    for lora_id in lora_ids:
+        sequence = driver.admit(0, _prompt(driver, 33), wish, lora_id=lora_id)
+        alone += driver.run(sequence)
+        driver.free(sequence)
+    assert alone[1] == alone[3]
+    assert alone[0] not in alone[1:]
+    assert alone[1] != alone[2]
+    for chunk in (7, 1_000_000):
+        sequences = [driver.admit(i, _prompt(driver, 33), wish, lora_id=one) for i, one in enumerate(lora_ids)]
+        driver.step((sequences[1], 16))
+        assert driver.run(*sequences, chunk=chunk) == alone
+        after = driver.admit_after(sequences[1], 3, _prompt(driver, 33), wish)
+        assert after.computed > 0
+        driver.free(sequences[3])
+        assert driver.run(after) == [alone[1]]
+        for sequence in (*sequences[:3], after):
+            driver.free(sequence)
+
+
+def _check_adapters_survive_sleep(driver: Driver, adapters: Sequence[tuple[LoraId, Path]]) -> None:
+    (lora_id, _), other, _ = adapters
+    wish = params(9)
+    for adapter in adapters[:2]:
+        _add(driver.runner, *adapter)
+    expected = driver.admit(0, _prompt(driver, 21), wish, lora_id=lora_id)
+    driver.run(expected)
+    driver.free(expected)
+    for level in (1, 2):
+        interrupted = driver.admit(1, _prompt(driver, 21), wish, lora_id=lora_id)
+        driver.step((interrupted, 21))
+        driver.runner.sleep(level)
+        driver.runner.remove_lora(other[0])
+        _add(driver.runner, *other)
+        driver.runner.wake([SleepTag.KV_CACHE, SleepTag.WEIGHTS])
+        driver.free(interrupted)
+        assert driver.runner.loras() == [lora_id, other[0]]
+        resumed = driver.admit(2, _prompt(driver, 21), wish, interrupted.output, lora_id)
+        driver.run(resumed)
+        driver.free(resumed)
+        assert resumed.output == expected.output
 
 
 def _prompt(driver: Driver, length: int, salt: int = 0) -> list[int]:
