@@ -185,6 +185,25 @@ async def test_mistakes_are_told_in_anthropic_s_shape(more: Any, status: int, ki
     assert under_test.engine.prompts == []
 
 
+def bounded_numbers() -> list[tuple[str, str, float]]:
+    """Field, keyword and bound of all that the document bounds."""
+    found = []
+    for name, schema in DOCUMENT["components"]["schemas"]["MessagesRequest"]["properties"].items():
+        for kind in schema.get("anyOf", [schema]):
+            found += [(name, keyword, kind[keyword]) for keyword in kind if "imum" in keyword.lower()]
+    return found
+
+
+@pytest.mark.parametrize(("name", "keyword", "value"), bounded_numbers())
+async def test_numbers_are_taken_up_to_the_documented_bound(name: str, keyword: str, value: float) -> None:
+    step = 1 if isinstance(value, int) else 1e-9
+    beyond = value + step if keyword in ("maximum", "exclusiveMaximum") else value - step
+    if keyword.startswith("exclusive"):
+        value, beyond = value + 0.5, value
+    assert (await ask(make_app(), **{name: value})).status_code == 200
+    assert error_of(await ask(make_app(), **{name: beyond}), 400)["message"].startswith(name)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "content_type", "status", "kind"),
     [
