@@ -19,7 +19,7 @@ MAX_NAME_LENGTH = 200
 class Adapter:
     lora: LoraRequest
     created: int
-    """Unix time in seconds at which it was loaded."""
+    """Unix time in seconds: when a client had it loaded; else when its directory was changed last."""
     base_model_name: str | None = None
     """What to call the model that it was made for; None: as that is served here."""
 

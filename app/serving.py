@@ -12,10 +12,10 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import final
 
 import trio
@@ -69,9 +69,6 @@ class Service:
         self.client = client
         names = settings.served_model_name or (checkpoint.name,)
         policy, modules = settings.adapter_policy, settings.modules
-        metrics = Metrics(client, names[0])
-        if policy.is_enabled:
-            metrics.add(LoraCollector(client, policy.max_loras, time.time))
         given = settings.chat_template
         template = description.chat_template if given is None else read_template(given)
         tokenizer = Tokenizer.from_checkpoint(checkpoint.directory)
@@ -93,7 +90,7 @@ class Service:
                     settings.generation_config, settings.override_generation_config, checkpoint.directory
                 ),
             ),
-            metrics=metrics,
+            metrics=Metrics(client, names[0]),
             limits=settings.limits,
             api_keys=settings.api_key,
             special_tokens=description.special_tokens,
@@ -104,6 +101,8 @@ class Service:
             adapter_policy=policy,
             version=version("trillm"),
         )
+        if policy.is_enabled:
+            self.services.metrics.add(LoraCollector(client, policy.max_loras, self.services.clock))
         self.app: QuartTrio = create_app(self.services)
 
     @property
@@ -128,7 +127,8 @@ def first_adapters(modules: Sequence[LoraModule], served_names: Sequence[str]) -
     """Raises CheckpointError, and BadRequestError for a name that the model has."""
     for module in modules:
         check_name(module.name, served_names)
-        yield Adapter(adapter_of_module(module), int(time.time()), module.base_model_name)
+        lora = adapter_of_module(module)
+        yield Adapter(lora, int(Path(lora.path).stat().st_mtime), module.base_model_name)
 
 
 @contextmanager
