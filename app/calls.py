@@ -16,6 +16,8 @@ from app.limits import Limits
 from app.schemas.chat import NamedToolChoice, Tool
 from protocol.errors import BadRequestError
 
+_MAX_NAME_LENGTH = 256
+
 
 @frozen
 class Calls:
@@ -60,7 +62,7 @@ def forced_calls(
 
 
 def check_tools(tools: Sequence[Tool] | None, max_tools: int) -> None:
-    """Raises BadRequestError for too many, for those without a name and for two of one name."""
+    """Raises BadRequestError for too many, for those without a name or with a long one, and for two of one name."""
     if tools is None:
         return
     if len(tools) > max_tools:
@@ -69,6 +71,12 @@ def check_tools(tools: Sequence[Tool] | None, max_tools: int) -> None:
     for at, tool in enumerate(tools):
         if tool.type != "function" or not tool.function.name:
             raise BadRequestError(f"tools[{at}] is no function with a name", param=f"tools[{at}]")
+        if len(tool.function.name) > _MAX_NAME_LENGTH:
+            raise BadRequestError(
+                f"tools[{at}].function.name has {len(tool.function.name)} characters; at most {_MAX_NAME_LENGTH} are "
+                "taken",
+                param=f"tools[{at}]",
+            )
     if len(set(names)) != len(names):
         raise BadRequestError("tools has two functions of the same name", param="tools")
 

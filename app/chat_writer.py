@@ -117,8 +117,11 @@ class ChatWriter:
         while not self._answer.finished:
             for index, output in await self._answer.receive():
                 choice = choices[index]
-                for part in self._parts(index, output):
-                    choice.add(part)
+                if self._readers is None:
+                    choice.content.append(output.text)
+                else:
+                    for part in self._readers[index].feed(output):
+                        choice.add(part)
                 choice.logprobs += output.logprobs or []
                 choice.token_ids += output.token_ids
                 if self._form.prompt_logprobs and output.prompt_logprobs is not None:

@@ -96,6 +96,8 @@ def _plain_message(message: Message, at: int) -> dict[str, Any]:
     reasoning = message.reasoning_content or message.reasoning
     if reasoning is not None:
         plain["reasoning_content"] = plain["reasoning"] = reasoning
+        if not (message.content and message.tool_calls):  # gpt-oss's template takes only one of both before calls
+            plain["thinking"] = reasoning
     if message.tool_calls:
         plain["tool_calls"] = [
             {

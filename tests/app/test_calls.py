@@ -69,6 +69,7 @@ def test_none_and_auto_force_nothing(choice: str | None) -> None:
         ([WEATHER], "always"),
         ([WEATHER, WEATHER], "auto"),
         ([tool("")], "auto"),
+        ([tool("x" * 257)], "auto"),
         ([{**WEATHER, "type": "browser"}], "auto"),
         ([tool(f"t{i}") for i in range(17)], "auto"),
     ],

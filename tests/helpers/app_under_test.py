@@ -15,6 +15,7 @@ from werkzeug.datastructures import Headers
 
 from app.adapter_paths import AdapterPolicy
 from app.adapters import Adapter, Adapters
+from app.dialects.dialect import Dialect
 from app.factory import create_app
 from app.limits import Limits
 from app.metrics import Metrics
@@ -89,6 +90,7 @@ def make_app(
     api_keys: tuple[str, ...] = (),
     adapters: Iterable[Adapter] = (),
     adapter_policy: AdapterPolicy | None = None,
+    dialect: Dialect | None = None,
     **engine: Any,
 ) -> AppUnderTest:
     tokenizer = make_tokenizer()
@@ -104,6 +106,7 @@ def make_app(
         model=card,
         adapter_policy=adapter_policy or AdapterPolicy(),
         metrics=Metrics(fake, MODEL),
+        dialect=dialect or Dialect(),
         limits=limits or Limits(),
         api_keys=api_keys,
         version="1.2.3",
