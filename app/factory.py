@@ -19,6 +19,7 @@ from app.routes.admin import admin_routes
 from app.routes.chat import chat_routes
 from app.routes.completions import completion_routes
 from app.routes.docs import docs_routes
+from app.routes.embeddings import embedding_routes
 from app.routes.lora import lora_routes
 from app.routes.messages import message_routes
 from app.routes.models import model_routes
@@ -42,6 +43,7 @@ def create_app(services: Services) -> QuartTrio:
         chat_routes(services, grammars),
         completion_routes(services, grammars),
         message_routes(services, grammars),
+        embedding_routes(services),
         model_routes(services),
         lora_routes(services),
         token_routes(services),

@@ -63,6 +63,14 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
         },
         "JsonOutputFormat": {"type": {"string": {"const": "json_schema"}}},
         "OutputConfig": {"effort": {"string": {"enum": ["low", "medium", "high", "xhigh", "max"]}}},
+        "EmbeddingRequest": {name: sampling[name] for name in ("priority", "cache_salt", "timeout")}
+        | messages
+        | {
+            "input": {"string": {"minLength": 1}, "array": {"minItems": 1}},
+            "dimensions": {"integer": {"minimum": 1}},
+            "truncate_prompt_tokens": {"integer": {"minimum": -1}},
+            "chat_template": {"string": template},
+        },
         "TokenizeRequest": messages | tools,
         "LoadLoraAdapterRequest": {
             "lora_name": {"string": {"minLength": 1, "maxLength": MAX_NAME_LENGTH}},

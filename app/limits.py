@@ -6,6 +6,8 @@ import math
 
 from attrs import frozen
 
+EMBEDDINGS_AT_ONCE = 256
+
 
 @frozen
 class Limits:
@@ -20,6 +22,10 @@ class Limits:
     max_messages: int = 4096
     max_prompts: int = 1024
     """Prompts in one completions request."""
+    max_embeddings: int = 2048
+    """Inputs in one embeddings request."""
+    max_embeddings_at_once: int = EMBEDDINGS_AT_ONCE
+    """Of these, so many are with the engine at a time: others get their turn between them."""
     max_n: int = 128
     max_choices: int = 1024
     """n times the number of prompts."""

@@ -21,6 +21,7 @@ from app.schemas.admin import (
 )
 from app.schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from app.schemas.completions import Completion, CompletionRequest
+from app.schemas.embeddings import EmbeddingList, EmbeddingRequest
 from app.schemas.error import ErrorBody
 from app.schemas.lora import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from app.schemas.message_events import EVENTS
@@ -145,6 +146,15 @@ OPERATIONS: tuple[Operation, ...] = (
         body=CountTokensRequest,
         answer=CountTokensAnswer,
         errors=(*OF_A_BODY, *OF_A_MODEL),
+    ),
+    Operation(
+        method="post",
+        path="/v1/embeddings",
+        name="createEmbedding",
+        summary="A vector for each input, or for one conversation: exactly one of `input` and `messages`.",
+        body=EmbeddingRequest,
+        answer=EmbeddingList,
+        errors=OF_GENERATING,
     ),
     Operation(method="get", path="/v1/models", name="listModels", summary="The served names.", answer=ModelList),
     Operation(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from attrs import field, frozen
 
 from app.adapter_paths import AdapterPolicy
+from app.checkpoints.pooler import Pooler
 from app.cors_policy import CorsPolicy
 from app.dialects.dialect import Dialect
 from app.drain import Drain
@@ -34,6 +35,8 @@ class Services:
     metrics: Metrics
     dialect: Dialect = field(factory=Dialect)
     """How the model writes thoughts and calls; the default reads neither."""
+    pooler: Pooler = field(factory=Pooler)
+    """What embeddings are made of."""
     limits: Limits = field(factory=Limits)
     drain: Drain = field(factory=Drain)
     """Ends what is still being sent to us when the server stops."""

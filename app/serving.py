@@ -29,6 +29,7 @@ from app.adapter_paths import adapter_of_module
 from app.adapters import Adapter, Adapters, check_name
 from app.bounded_send import BoundedSends
 from app.checkpoints.inspect import Description
+from app.checkpoints.pooler import read_pooler
 from app.checkpoints.resolve import Checkpoint
 from app.chunked_body import framed_here
 from app.descriptors import ConnectionLimit, raise_descriptor_limit
@@ -91,6 +92,7 @@ class Service:
                 ),
             ),
             metrics=Metrics(client, names[0]),
+            pooler=read_pooler(checkpoint.directory),
             limits=settings.limits,
             api_keys=settings.api_key,
             special_tokens=description.special_tokens,

@@ -20,7 +20,7 @@ from app.adapter_paths import AdapterPolicy, resolved_directories
 from app.cors_policy import CorsPolicy
 from app.dialects.names import check_parser_names
 from app.generation_config import read_override
-from app.limits import Limits
+from app.limits import EMBEDDINGS_AT_ONCE, Limits
 from app.lora_modules import LoraModule, read_lora_modules
 from app.speculative_config import read_speculative_config
 from app.tls import TlsFiles
@@ -271,6 +271,7 @@ class Settings:
             max_logprobs=self.max_logprobs,
             trusts_chat_templates=self.trust_request_chat_template,
             request_seconds=self.request_timeout or math.inf,
+            max_embeddings_at_once=min(EMBEDDINGS_AT_ONCE, self.max_live_requests),
         )
 
     @property

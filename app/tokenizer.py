@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import tokenizers
 import trio
+from attrs import frozen
 
 from protocol.errors import BadRequestError, CheckpointError
 
@@ -18,6 +20,16 @@ _INLINE_CHARACTERS = 4_000
 """Texts up to this length are encoded on the spot (well under a millisecond); longer ones in a worker thread."""
 _TEXT_OVERHEAD = 50
 """Characters that take as long as the call for one text itself."""
+
+
+@frozen
+class Cut:
+    """How a text's tokens are cut."""
+
+    most: int
+    """At least 1."""
+    side: Literal["left", "right"]
+    """Which end goes."""
 
 
 class Tokenizer:
@@ -92,10 +104,26 @@ class Tokenizer:
                 code="context_length_exceeded",
             )
 
-    async def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
-        """`encode` of each, in a worker thread if there is much of it."""
+    def encode_cut(self, text: str, cut: Cut, *, add_special_tokens: bool = True) -> list[int]:
+        """Like `encode`, with no more tokens than `cut` says; those that are added at a text's ends stay."""
+        characters = self.max_characters(cut.most + 1)  # no more is looked at than may be kept
+        text = text[:characters] if cut.side == "right" else text[-characters:]
+        encoding = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+        added = self._tokenizer.num_special_tokens_to_add(False) if add_special_tokens else 0
+        encoding.truncate(max(0, cut.most - added), direction=cut.side)
+        if add_special_tokens:
+            encoding = self._tokenizer.post_process(encoding)
+        found: list[int] = encoding.ids
+        return found[: cut.most]
+
+    async def encode_all(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True, cut: Cut | None = None
+    ) -> list[list[int]]:
+        """`encode` (or `encode_cut`) of each, in a worker thread if there is much of it."""
 
         def encode() -> list[list[int]]:
+            if cut is not None:
+                return [self.encode_cut(text, cut, add_special_tokens=add_special_tokens) for text in texts]
             return [self.encode(text, add_special_tokens=add_special_tokens) for text in texts]
 
         if sum(map(len, texts)) + len(texts) * _TEXT_OVERHEAD <= _INLINE_CHARACTERS:

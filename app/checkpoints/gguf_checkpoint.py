@@ -1,7 +1,8 @@
 """Makes a checkpoint directory of a .gguf file, once, in the user's cache. Used by resolve.
 
-The directory has config.json, generation_config.json, tokenizer.json, tokenizer_config.json and gguf.json; the weights
-stay in the .gguf file, and gguf.json says where each tensor lies in it.
+The directory has config.json, generation_config.json, tokenizer.json, tokenizer_config.json and gguf.json, and if the
+file says how its embeddings are pooled, modules.json with what belongs to it; the weights stay in the .gguf file, and
+gguf.json says where each tensor lies in it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Report = Callable[[str, int, int], None]
 
 VERSION = 1
 """Of gguf.json's layout, which gpu/gguf_weights reads."""
-CONVERSION = 1
+CONVERSION = 2
 """Raised whenever the conversion gives something else for the same file, so that old results are not used."""
 INDEX = "gguf.json"
 
@@ -69,6 +70,7 @@ def _convert(path: Path) -> dict[str, bytes]:
     # Imported here: the gguf package and numpy are not needed when the cache has the result.
     from app.checkpoints.gguf_config import ROPE_TENSORS, generation_config, model_config
     from app.checkpoints.gguf_metadata import read_gguf
+    from app.checkpoints.gguf_pooling import pooling_files
     from app.checkpoints.gguf_tokenizer import build_tokenizer, tokenizer_config
 
     gguf = read_gguf(path)
@@ -93,7 +95,7 @@ def _convert(path: Path) -> dict[str, bytes]:
         "tokenizer.json": tokenizer.to_str().encode(),
         "tokenizer_config.json": _pretty(tokenizer_config(gguf)),
         INDEX: msgspec.json.encode(index),
-    }
+    } | pooling_files(gguf)
 
 
 def _pretty(value: dict[str, Any]) -> bytes:
@@ -108,6 +110,7 @@ def _publish(files: dict[str, bytes], directory: Path, is_current: Callable[[], 
             made = Path(scratch) / "made"
             made.mkdir()
             for name, content in files.items():
+                (made / name).parent.mkdir(exist_ok=True)
                 with (made / name).open("wb") as file:
                     file.write(content)
                     file.flush()

@@ -17,7 +17,11 @@ from tests.helpers.app_under_test import AppUnderTest, make_app
 
 DOCUMENT = openapi_document("1.2.3", Limits(), has_keys=True)
 SCHEMAS = DOCUMENT["components"]["schemas"]
-PATHS = {"CompletionRequest": "/v1/completions", "ChatRequest": "/v1/chat/completions"}
+PATHS = {
+    "CompletionRequest": "/v1/completions",
+    "ChatRequest": "/v1/chat/completions",
+    "EmbeddingRequest": "/v1/embeddings",
+}
 NEEDED = {
     "top_logprobs": {"logprobs": True},
     "max_tokens": {"ignore_eos": True},
@@ -33,7 +37,8 @@ def validator(name: str) -> jsonschema.Draft202012Validator:
 
 
 def body_for(name: str, **fields: Any) -> dict[str, Any]:
-    start = {"prompt": "Hi"} if name == "CompletionRequest" else {"messages": [{"role": "user", "content": "Hi"}]}
+    text = {"CompletionRequest": "prompt", "EmbeddingRequest": "input"}.get(name)
+    start = {"messages": [{"role": "user", "content": "Hi"}]} if text is None else {text: "Hi"}
     return start | fields
 
 
@@ -174,6 +179,8 @@ async def test_refusals_have_a_documented_status_and_the_error_body(
     [
         ("/tokenize", "TokenizeAnswer", {"prompt": "Hi", "return_token_strs": True}),
         ("/tokenize", "TokenizeAnswer", {"messages": [{"role": "user", "content": "Hi"}]}),
+        ("/v1/embeddings", "EmbeddingList", {"input": ["Hi", "there"]}),
+        ("/v1/embeddings", "EmbeddingList", {"input": [5, 6], "encoding_format": "base64"}),
         ("/detokenize", "DetokenizeAnswer", {"tokens": [5, 6]}),
         ("/v1/models", "ModelList", None),
         ("/v1/models/alias", "Model", None),

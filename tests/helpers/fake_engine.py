@@ -6,6 +6,7 @@ A test can hold it (`hold`, `let`), kill it, make it refuse or fail, and read wh
 
 from __future__ import annotations
 
+import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -45,6 +46,7 @@ class FakeEngine:
     reply: Callable[[Prompt, int], str] = lambda prompt, index: TEXT
     """The whole text for a prompt and its index; max_tokens and stop strings cut it."""
     max_model_len: int = 256
+    hidden_size: int = 8
     tokens_per_delta: int = 1
     facts: EngineFacts | None = None
     readiness: Readiness = field(factory=lambda: Readiness(True))
@@ -74,7 +76,9 @@ class FakeEngine:
     _gate: trio.Semaphore | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.facts = EngineFacts(self.max_model_len, 64, 16, self.tokenizer.vocab_size, "cpu", "float32", 0, 0)
+        self.facts = EngineFacts(
+            self.max_model_len, 64, 16, self.tokenizer.vocab_size, "cpu", "float32", 0, 0, self.hidden_size
+        )
 
     def hold(self) -> None:
         """From now on no delta comes without `let`."""
@@ -125,6 +129,14 @@ class FakeEngine:
         await trio.lowlevel.checkpoint()
         if self._gate is not None:
             await self._gate.acquire()
+
+
+def embedding_of(prompt: Prompt, hidden_size: int) -> bytes | None:
+    """Numbers that say which prompt it was: its length, then its first ids."""
+    if prompt.pooling is None:
+        return None
+    numbers = [len(prompt.prompt_token_ids), *prompt.prompt_token_ids, *[0] * hidden_size][:hidden_size]
+    return struct.pack(f"<{hidden_size}f", *numbers)[: 4 * (prompt.pooling.dimensions or hidden_size)]
 
 
 class FakeGeneration:
@@ -179,6 +191,8 @@ class _Sequence:
         reason = self._reason if self._done == len(self._ids) else None
         if self._fails_after is not None and self._done >= self._fails_after:
             reason, error = self._engine.failure, "The grammar went wrong"
+        if self._prompt.pooling is not None and error is None:
+            reason = FinishReason.STOP
         self.finished = reason is not None
         return RequestOutput(
             RequestId("r"),
@@ -191,6 +205,7 @@ class _Sequence:
             stop_reason=self._stop if reason is FinishReason.STOP else None,
             error=error,
             num_cached_tokens=min(2, len(self._prompt.prompt_token_ids) - 1),
+            embedding=embedding_of(self._prompt, self._engine.hidden_size) if error is None else None,
         )
 
     def _text(self, reason: FinishReason | None) -> str:

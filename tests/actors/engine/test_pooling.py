@@ -109,4 +109,4 @@ def test_what_was_lost_on_the_way_is_said_again(tiny: Path):
     bench.add(to_pool("a", range(3, 9)))
     bench.run()
     (again,) = bench.scheduler.resync(bench.requests["a"].client_index, {bench.requests["a"].request_id: 0})
-    assert again == bench.finish("a")
+    assert (again.embedding, again.finish_reason) == (vector(bench, "a"), FinishReason.STOP)

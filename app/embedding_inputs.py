@@ -1,0 +1,120 @@
+"""What is to be embedded, as token ids. Used by app/routes/embeddings.py, before the engine is asked.
+
+An embedding answers nothing, so that an input may fill the whole context. One that is cut keeps the tokens that the
+tokeniser adds at its ends: models whose vector is the last token's were trained with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.chat import encode_chat
+from app.checks import check_token_ids, ranged
+from app.conversation import conversation_of
+from app.schemas.embeddings import EmbeddingRequest
+from app.services import Services
+from app.template_source import template_for
+from app.tokenizer import Cut
+from app.truncation import AS_MUCH_AS_FITS
+from protocol.errors import BadRequestError
+
+
+async def embedding_inputs(services: Services, body: EmbeddingRequest) -> Sequence[list[int]]:
+    """The token ids of each input, at least one. Raises BadRequestError."""
+    if (body.input is None) == (body.messages is None):
+        raise BadRequestError("Exactly one of input and messages is needed", param="input")
+    max_model_len = services.facts().max_model_len
+    cut = _cut(body, max_model_len)
+    if body.messages is not None:
+        found: Sequence[list[int]] = [_cut_ids(await _of_messages(services, body), cut)]
+    else:
+        found = await _of_input(services, body, cut)
+    longest, total = max(map(len, found)), sum(map(len, found))
+    if longest > max_model_len:
+        raise _too_long(longest, max_model_len)
+    if total > services.limits.max_token_ids:
+        raise BadRequestError(
+            f"The inputs have {total} tokens together; at most {services.limits.max_token_ids} are taken in one "
+            "request",
+            param="input",
+        )
+    return found
+
+
+def _cut(body: EmbeddingRequest, max_model_len: int) -> Cut | None:
+    most = body.truncate_prompt_tokens
+    if most is None:
+        return None
+    if most != AS_MUCH_AS_FITS:
+        ranged("truncate_prompt_tokens", most, 1, max_model_len, 1)
+    return Cut(max_model_len if most == AS_MUCH_AS_FITS else most, body.truncation_side or "right")
+
+
+def _cut_ids(token_ids: list[int], cut: Cut | None) -> list[int]:
+    if cut is None or len(token_ids) <= cut.most:
+        return token_ids
+    return token_ids[: cut.most] if cut.side == "right" else token_ids[-cut.most :]
+
+
+async def _of_messages(services: Services, body: EmbeddingRequest) -> list[int]:
+    template = await template_for(services, body.chat_template)
+    conversation = conversation_of(
+        body.messages or [],
+        max_messages=services.limits.max_messages,
+        tools=None,
+        documents=None,
+        template_kwargs=body.chat_template_kwargs,
+        add_generation_prompt=bool(body.add_generation_prompt),
+        continue_final_message=body.continue_final_message,
+        add_special_tokens=body.add_special_tokens,
+    )
+    return await encode_chat(services, template, conversation)
+
+
+async def _of_input(services: Services, body: EmbeddingRequest, cut: Cut | None) -> Sequence[list[int]]:
+    texts, lists = _sorted(services, body.input)
+    if lists:
+        for token_ids in lists:
+            if cut is None and len(token_ids) > services.facts().max_model_len:
+                raise _too_long(len(token_ids), services.facts().max_model_len)
+            check_token_ids("input", token_ids, services.vocab_size())
+        found: Sequence[list[int]] = [_cut_ids(token_ids, cut) for token_ids in lists]
+    else:
+        if cut is None:
+            for text in texts:
+                services.tokenizer.check_length(text, services.facts().max_model_len)
+        adds = body.add_special_tokens is not False
+        found = await services.tokenizer.encode_all(texts, add_special_tokens=adds, cut=cut)
+    if not all(found):
+        raise BadRequestError("input must not be empty, nor have an empty text or list in it", param="input")
+    return found
+
+
+def _sorted(
+    services: Services, given: str | list[str | int | list[int]] | None
+) -> tuple[Sequence[str], Sequence[list[int]]]:
+    """Texts, or lists of token ids: one of the two is empty. Raises BadRequestError for what is neither, and for lists
+    that are too long before they are walked through."""
+    items = [given] if isinstance(given, str) else given or []
+    is_one_list = bool(items) and isinstance(items[0], int)
+    most = services.limits.max_embeddings
+    if not is_one_list and len(items) > most:
+        raise BadRequestError(f"input has {len(items)} inputs; at most {most} are taken in one request", param="input")
+    texts = [item for item in items if isinstance(item, str)]
+    ids = [item for item in items if isinstance(item, int)]
+    lists = [item for item in items if isinstance(item, list)]
+    if not items or max(len(texts), len(ids), len(lists)) < len(items) or (texts and not all(texts)):
+        raise BadRequestError(
+            "input must be a text, a list of texts, a list of token ids or a list of such lists, with nothing empty",
+            param="input",
+        )
+    return texts, [ids] if ids else lists
+
+
+def _too_long(length: int, max_model_len: int) -> BadRequestError:
+    return BadRequestError(
+        f"This model's maximum context length is {max_model_len} tokens, but an input has {length}. Please shorten it, "
+        "or set truncate_prompt_tokens.",
+        param="input",
+        code="context_length_exceeded",
+    )

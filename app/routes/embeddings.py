@@ -1,0 +1,77 @@
+"""POST /v1/embeddings."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+from quart import Blueprint, Response, g, request
+
+from app.body import read_body
+from app.checks import ranged
+from app.deadline import deadline_of, within
+from app.embedding_inputs import embedding_inputs
+from app.embedding_writer import embedding_list
+from app.engine import Prompt
+from app.respond import open_logged_answer
+from app.sampling import checked_cache_salt
+from app.schemas.embeddings import EmbeddingRequest
+from app.services import Services
+from protocol.errors import NotImplementedHereError, RequestFailedError
+from protocol.pooling import PoolingParams
+from protocol.sampling import SamplingParams
+
+_DECODER = msgspec.json.Decoder(EmbeddingRequest)
+_INT32 = 2**31
+_NOTHING = SamplingParams(max_tokens=0, seed=0)
+
+
+def embedding_routes(services: Services) -> Blueprint:
+    routes = Blueprint("embeddings", __name__)
+
+    @routes.post("/v1/embeddings")
+    async def create_embeddings() -> Response:
+        body = await read_body(request, _DECODER, services.limits, services.drain)
+        deadline = deadline_of(body.timeout, services.limits)
+        head = (f"embd-{secrets.token_hex(16)}", int(services.clock()), services.model.name(body.model))
+        pooling = _pooling(services, body)
+        priority = ranged("priority", body.priority, -_INT32, _INT32 - 1, 0)
+        salt = checked_cache_salt(body.cache_salt, services.limits)
+        with within(deadline):
+            inputs = await embedding_inputs(services, body)
+        lora = services.model.lora(body.model)  # it may have been unloaded since its name was looked up
+        prompts = [Prompt(token_ids, _NOTHING, priority, salt, lora, pooling) for token_ids in inputs]
+        vectors: list[bytes] = []
+        at_once = services.limits.max_embeddings_at_once
+        for first in range(0, len(prompts), at_once):
+            part = prompts[first : first + at_once]
+            async with open_logged_answer(services, part, 1, g.request_id, request.path, deadline) as answer:
+                found: dict[int, bytes] = {}
+                while not answer.finished:
+                    found |= {i: output.embedding for i, output in await answer.receive() if output.embedding}
+            vectors += _in_order(found, len(part))
+        whole = await embedding_list(head, vectors, sum(map(len, inputs)), body.encoding_format or "float")
+        return Response(whole, content_type="application/json")
+
+    return routes
+
+
+def _pooling(services: Services, body: EmbeddingRequest) -> PoolingParams:
+    """Raises NotImplementedHereError for a model whose vectors cannot be computed, BadRequestError for dimensions that
+    it has not."""
+    pooler = services.pooler
+    if pooler.refusal is not None:
+        raise NotImplementedHereError(f"This model's embeddings are not computed here: {pooler.refusal}")
+    size = services.facts().hidden_size
+    if body.dimensions is not None:
+        ranged("dimensions", body.dimensions, 1, size, size)
+    return PoolingParams(
+        pooler.pooling, pooler.normalize if body.normalize is None else body.normalize, body.dimensions
+    )
+
+
+def _in_order(found: dict[int, bytes], count: int) -> Sequence[bytes]:
+    if len(found) < count:
+        raise RequestFailedError(f"The engine has ended {count - len(found)} inputs without an embedding")
+    return [found[index] for index in range(count)]
