@@ -46,7 +46,9 @@ class AuthenticationMiddleware:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "invalid API key"})
         else:
-            await refuse(scope, send, InvalidKeyError("Missing or invalid API key: send `Authorization: Bearer <key>`"))
+            other = " or `X-Api-Key: <key>`" if is_messages_path(_routed_path(scope)) else ""
+            told = f"Missing or invalid API key: send `Authorization: Bearer <key>`{other}"
+            await refuse(scope, send, InvalidKeyError(told))
 
     def _passes(self, scope: Scope) -> bool:
         if scope["type"] == "http" and scope["method"] == "OPTIONS":

@@ -11,6 +11,7 @@ import anthropic
 import pytest
 import trio
 
+from app.dialects.dialect import Dialect
 from protocol.errors import UnavailableError
 from tests.helpers.app_under_test import MODEL, AppUnderTest, make_app
 from tests.helpers.loopback import serve_on_loopback
@@ -108,6 +109,42 @@ async def test_tools_go_round() -> None:
         assert await with_client(url, round_trip) == "It rains."
         said = under_test.services.tokenizer.decode(under_test.engine.prompts[1].prompt_token_ids)
         assert said.index("rain in Oslo") < said.index("rain in Rome") < said.index("So?")
+
+
+async def test_the_client_runs_tools_that_the_model_chose_after_some_thought() -> None:
+    """Nothing forces the call here: it is read out of the model's own mark-up."""
+    asked: list[str] = []
+
+    @anthropic.beta_tool
+    def weather(city: str) -> str:
+        """Tells the weather of a city.
+
+        Args:
+            city: Its name.
+        """
+        asked.append(city)
+        return f"rain in {city}"
+
+    def run(client: anthropic.Anthropic) -> list[Any]:
+        messages = [{"role": "user", "content": "Weather?"}]
+        runner = client.beta.messages.tool_runner(
+            model=MODEL, max_tokens=200, messages=messages, tools=[weather], stream=True
+        )
+        return [stream.get_final_message() for stream in runner]
+
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Málaga"}}\n</tool_call>'
+    replies = [f"<think>\nAsk.\n</think>\n\nLet me see. {call}", "It rains."]
+    reading = {"dialect": Dialect("hermes", "qwen3"), "max_model_len": 1024}
+    async with served(reply=lambda prompt, index: replies.pop(0), **reading) as (under_test, url):
+        first, last = await with_client(url, run)
+        assert [block.type for block in first.content] == ["thinking", "text", "tool_use"]
+        assert (first.content[0].thinking.strip(), first.content[0].signature) == ("Ask.", "")
+        assert first.stop_reason == "tool_use"
+        assert first.usage.output_tokens_details.thinking_tokens > 0
+        assert asked == ["Málaga"]
+        assert last.content[0].text == "It rains."
+        said = under_test.services.tokenizer.decode(under_test.engine.prompts[1].prompt_token_ids)
+        assert "rain in Málaga" in said
 
 
 async def test_the_client_sees_its_own_error_classes() -> None:
