@@ -181,6 +181,9 @@ class Settings:
     in JSON. The path is that of a directory with a PEFT checkpoint."""
     max_loras: Annotated[int, Parameter(group=LORA)] = 4
     """Adapters in one batch, and in the engine's memory. Requests for more wait until one is not in use."""
+    max_cpu_loras: Annotated[int | None, Parameter(group=LORA)] = None
+    """Adapters that are kept in the host's memory once they have been read; at least --max-loras. Default: none, and
+    they are read again when they are needed again."""
     max_lora_rank: Annotated[int, Parameter(group=LORA)] = 16
     """Highest rank of an adapter that is taken; up to 512."""
     allow_runtime_lora_updating: Annotated[bool, Parameter(group=LORA, env_var="VLLM_ALLOW_RUNTIME_LORA_UPDATING")] = (
@@ -206,6 +209,10 @@ class Settings:
             raise BadRequestError(f"--port must be from 0 to 65535, not {self.port}")
         if not 1 <= self.max_lora_rank <= MAX_LORA_RANK:
             raise BadRequestError(f"--max-lora-rank must be from 1 to {MAX_LORA_RANK}, not {self.max_lora_rank}")
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            raise BadRequestError(
+                f"--max-cpu-loras must be at least --max-loras ({self.max_loras}), and is {self.max_cpu_loras}"
+            )
         self.modules, self.adapter_policy  # noqa: B018  raise for what cannot be read
         read_speculative_config(self.speculative_config)
         check_parser_names(self.tool_call_parser, self.reasoning_parser)
@@ -302,6 +309,7 @@ class Settings:
             kv_cache_dtype=self.kv_cache_dtype,
             max_loras=self.max_loras if self.adapter_policy.is_enabled else 0,
             max_lora_rank=self.max_lora_rank,
+            max_cpu_loras=self.max_cpu_loras or 0,
             scheduling_policy=self.scheduling_policy,
             enable_prefix_caching=self.enable_prefix_caching,
             async_scheduling=self.async_scheduling,

@@ -102,6 +102,8 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     max_loras: int = 0
     """Adapters that the runner holds at once, and so the most in one batch; 0 refuses requests with adapters."""
     max_lora_rank: int = 16
+    max_cpu_loras: int = 0
+    """Adapters that are kept in the host's memory once they have been read, so that they need not be read again."""
 
 
 class OutputSpec(msgspec.Struct, frozen=True, tag="output"):

@@ -5,6 +5,7 @@ steps; the runner itself is touched between two of them. Used by actors/engine/m
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import final
@@ -33,12 +34,22 @@ class AdapterLoader:
     """Of one engine. The runner gets and loses adapters in the order in which that was decided, so that one that is to
     come back comes back after it has left."""
 
-    def __init__(self, scheduler: Scheduler, stepper: Stepper, publish: Callable[[Iterable[Addressed]], None]) -> None:
-        """`publish` sends the last outputs of requests whose adapter cannot be had."""
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        stepper: Stepper,
+        publish: Callable[[Iterable[Addressed]], None],
+        max_kept: int = 0,
+    ) -> None:
+        """`publish` sends the last outputs of requests whose adapter cannot be had. `max_kept` adapters are remembered
+        when they have been read."""
         self._scheduler = scheduler
         self._stepper = stepper
         self._publish = publish
         self._turns = Turns()
+        self._max_kept = max_kept
+        self._kept: OrderedDict[LoraId, AdapterWeights] = OrderedDict()
+        """The one that was needed longest ago first."""
 
     def begin(self, changes: list[AdapterChange], nursery: trio.Nursery, moved: Callable[[], None]) -> None:
         """Make these changes, in tasks; `moved` is called after each. To be called right after they were decided."""
@@ -53,7 +64,7 @@ class AdapterLoader:
         if coming is None:
             return
         try:
-            weights = await self._read(coming)
+            weights = await self._weights(coming)
             await self._stepper.apply(lambda runner: runner.add_lora(coming, weights))
         except TrillmError as error:
             logger.warning("adapter %s: %s", coming.name, error.message)
@@ -64,7 +75,7 @@ class AdapterLoader:
 
     async def add(self, lora: LoraRequest) -> LoraState:
         """Read it, and bring it to the runner if there is a place. Raises BadRequestError, or what the runner says."""
-        weights = await self._read(lora)
+        weights = await self._weights(lora)
         if self._scheduler.adapters.reserve(lora):
             try:
                 async with self._turns.take():
@@ -76,6 +87,7 @@ class AdapterLoader:
         return self._scheduler.adapters.state
 
     def remove(self, lora_id: LoraId) -> LoraState:
+        self._kept.pop(lora_id, None)
         self._scheduler.adapters.discard(lora_id)
         return self._scheduler.adapters.state
 
@@ -83,6 +95,17 @@ class AdapterLoader:
         """Raises ConflictError."""
         self._scheduler.adapters.pin(lora_id)
         return self._scheduler.adapters.state
+
+    async def _weights(self, lora: LoraRequest) -> AdapterWeights:
+        """Raises BadRequestError."""
+        if (weights := self._kept.get(lora.lora_id)) is None:
+            weights = await self._read(lora)
+        if self._max_kept:
+            self._kept[lora.lora_id] = weights
+            self._kept.move_to_end(lora.lora_id)
+            while len(self._kept) > self._max_kept:
+                self._kept.popitem(last=False)
+        return weights
 
     async def _read(self, lora: LoraRequest) -> AdapterWeights:
         """Raises BadRequestError."""

@@ -70,6 +70,7 @@ class Engine:
         max_in_flight: int = 1,
         clock: Callable[[], float] = time.monotonic,
         profiler_directory: Path | None = None,
+        max_cpu_loras: int = 0,
     ) -> None:
         self._epoch = epoch
         self._scheduler = scheduler
@@ -78,7 +79,7 @@ class Engine:
         self._clients = clients
         self._publishers = {index: Publisher(epoch, index, client) for index, client in clients.items()}
         self._pulse = pulse
-        self._adapters = AdapterLoader(scheduler, stepper, self._publish)
+        self._adapters = AdapterLoader(scheduler, stepper, self._publish, max_cpu_loras)
         self._operations = Operations(scheduler, stepper, pulse, profiler_directory, self._end_all, self._adapters)
         self._max_in_flight = max_in_flight
         self._clock = clock
@@ -280,7 +281,9 @@ def make_engine(
     max_in_flight = MAX_IN_FLIGHT if plans_ahead else 1
     scheduler = Scheduler(config, make_proposer(spec.speculative))
     profiles = None if spec.profiler_directory is None else Path(spec.profiler_directory)
-    return Engine(spec.epoch, scheduler, stepper, compiler, clients, pulse, max_in_flight, clock, profiles)
+    return Engine(
+        spec.epoch, scheduler, stepper, compiler, clients, pulse, max_in_flight, clock, profiles, spec.max_cpu_loras
+    )
 
 
 async def run_engine_process(spec: EngineSpec, control: Control) -> None:

@@ -119,6 +119,17 @@ async def test_an_engine_whose_files_are_gone_goes_on_with_what_it_has(checkpoin
         assert "no adapter_config.json" in await error_of(client, lora)
 
 
+async def test_an_adapter_that_is_kept_in_memory_is_not_read_again(checkpoint, autojump_clock, loras, tmp_path):
+    lora = an_adapter(tmp_path / "one", 4)
+    async with open_engine(checkpoint, max_loras=1, max_cpu_loras=2) as (client, *_):
+        prompts = [a_prompt(each) for each in (lora, loras[0])]
+        expected = await one_by_one(client, prompts)
+        (tmp_path / "one" / "adapter_config.json").unlink()
+        assert await one_by_one(client, prompts) == expected
+        await one_by_one(client, [a_prompt(each) for each in loras])  # which takes its place there as well
+        assert "no adapter_config.json" in await error_of(client, lora)
+
+
 @pytest.mark.parametrize("held_by", [(Pause(PauseMode.KEEP), Resume()), (Sleep(2, PauseMode.KEEP), WakeUp())])
 async def test_what_was_held_goes_on_with_its_adapter(checkpoint, autojump_clock, loras, held_by):
     hold, release = held_by

@@ -265,8 +265,8 @@ def test_modules_imply_lora_and_the_engines_get_the_sizes(tmp_path: Path) -> Non
     assert sizes(Settings(max_loras=3)) == (0, 16)
     assert sizes(Settings(enable_lora=True)) == (4, 16)
     assert sizes(Settings(lora_modules=("a=/x",), max_loras=3, max_lora_rank=64)) == (3, 64)
-    for wrong in ({"max_loras": 0}, {"max_lora_rank": 0}, {"max_lora_rank": 513}):
-        with pytest.raises(BadRequestError, match="--max-lora"):
+    for wrong in ({"max_loras": 0}, {"max_lora_rank": 0}, {"max_lora_rank": 513}, {"max_cpu_loras": 3}):
+        with pytest.raises(BadRequestError, match=r"--max-(cpu-)?lora"):
             Settings(**wrong)
     with pytest.raises(BadRequestError, match="--allowed-lora-dirs"):
         Settings(allowed_lora_dirs=(tmp_path / "none",))
