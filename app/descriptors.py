@@ -19,6 +19,8 @@ from weakref import WeakSet
 import trio
 from hypercorn.trio.tcp_server import TCPServer
 
+from app.tls import HANDSHAKE_SECONDS
+
 logger = logging.getLogger("trillm")
 
 MOST = 65536
@@ -99,7 +101,8 @@ async def has_shaken_hands(server: TCPServer) -> bool:
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(give_up_at_the_end)
-        with trio.move_on_after(server.config.ssl_handshake_timeout), suppress(trio.BrokenResourceError):
+        seconds = min(server.config.ssl_handshake_timeout, HANDSHAKE_SECONDS)
+        with trio.move_on_after(seconds), suppress(trio.BrokenResourceError):
             await server.stream.do_handshake()
             done = True
         nursery.cancel_scope.cancel()

@@ -25,8 +25,8 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
 from hyperframe.frame import GoAwayFrame
 
-from app.allowance import Allowance
 from app.bounded_send import BoundedSends
+from app.http2_floods import Http2Floods
 from app.http2_scope import MAX_HEADER_BYTES, Address, http2_scope
 from app.http2_stream import Headers, Http2Stream
 
@@ -36,11 +36,6 @@ MAX_STREAMS = 256
 """Requests at once on one connection, handlers that are still being cancelled included."""
 ENDS_CONNECTION_BYTES = 64 * 2**10
 """More headers than this are not even read to their end."""
-RESETS = (200, 10.0)
-"""Requests that a client may begin and have ended by a reset: at once, and a second."""
-FRAMES = (1000, 100.0)
-"""Frames that ask for nothing (pings, settings, priorities, windows, data of hardly a byte): at once, and a second."""
-SMALL_DATA_BYTES = 64
 PIECE_BYTES = 4 * 2**10
 """What is read at once before others get their turn: some hundred frames at most."""
 WINDOW_BYTES = 16 * 2**10
@@ -83,9 +78,7 @@ class Http2Connection:
         self._has_told_idle = True
         self._unopened = 0
         self._watch = trio.CancelScope()
-        now = trio.current_time()
-        self._resets = Allowance(*RESETS, now)
-        self._frames = Allowance(*FRAMES, now)
+        self._floods = Http2Floods(trio.current_time())
 
     async def initiate(self) -> None:
         self._h2.initiate_connection()
@@ -120,19 +113,12 @@ class Http2Connection:
                 self._open_window()
             except h2.exceptions.ProtocolError:  # its GOAWAY is ready
                 return await self._hang_up()
-            if not self._is_within_allowance(events):
+            if self._floods.is_one(events, trio.current_time()):
                 self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
                 return await self._hang_up()
             await self._flush()
             await self._tell_idle()
         return None
-
-    def _is_within_allowance(self, events: list[h2.events.Event]) -> bool:
-        now = trio.current_time()
-        num_resets = sum(isinstance(event, h2.events.StreamReset) for event in events)
-        num_idle = sum(_asks_for_nothing(event) for event in events)
-        within = self._resets.spend(num_resets, now)
-        return self._frames.spend(num_idle, now) and within
 
     def _take(self, event: h2.events.Event) -> None:
         match event:
@@ -167,7 +153,7 @@ class Http2Connection:
         number, headers = request.stream_id, request.headers
         if self._is_draining or len(self._streams) >= MAX_STREAMS:
             self._h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
-            self._resets.spend(1, trio.current_time())
+            self._floods.count_refusal()
             return None
         scope = http2_scope(headers, self._config, self._state, self._scheme, self._client, self._server)
         if isinstance(scope, int):
@@ -183,7 +169,7 @@ class Http2Connection:
         self._h2.send_headers(request.stream_id, headers, end_stream=True)
         if request.stream_ended is None:
             self._h2.reset_stream(request.stream_id, ErrorCodes.NO_ERROR)
-        self._resets.spend(1, trio.current_time())
+        self._floods.count_refusal()
 
     def _response_headers(self) -> Headers:
         found: Headers = self._config.response_headers("h2")
@@ -225,7 +211,7 @@ class Http2Connection:
 
     async def _flush_data(self) -> None:
         """After a frame of an answer, for which a client owes two frames about windows."""
-        self._frames.give(2)
+        self._floods.allow_for_data()
         await self._flush()
 
     async def _flush(self) -> None:
@@ -269,13 +255,3 @@ def _make_connection() -> h2.connection.H2Connection:
     connection.local_settings = h2.settings.Settings(client=False, initial_values=values)
     connection.decoder.max_header_list_size = ENDS_CONNECTION_BYTES
     return connection
-
-
-def _asks_for_nothing(event: h2.events.Event) -> bool:
-    match event:
-        case h2.events.DataReceived():
-            return len(event.data) < SMALL_DATA_BYTES and event.stream_ended is None
-        case h2.events.RequestReceived() | h2.events.StreamEnded() | h2.events.StreamReset():
-            return False
-        case _:
-            return True
