@@ -22,7 +22,10 @@ def docs_page(document: Json) -> str:
     """The whole page. Every text of the document is escaped."""
     info = document["info"]
     schemas = document["components"]["schemas"]
-    operations = [(path, method, op) for path, methods in document["paths"].items() for method, op in methods.items()]
+    base = document.get("servers", [{"url": ""}])[0]["url"]
+    operations = [
+        (base + path, method, op) for path, methods in document["paths"].items() for method, op in methods.items()
+    ]
     title = f"{info['title']} {info['version']}"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'

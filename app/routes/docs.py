@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from quart import Blueprint, Response
+from quart import Blueprint, Response, request
 
 from app.docs_page import docs_page
 from app.openapi import Json, openapi_document
@@ -18,7 +18,9 @@ def docs_routes(services: Services) -> Blueprint:
     routes = Blueprint("docs", __name__)
 
     def document() -> Json:  # some milliseconds, for each of the few who ask
-        return openapi_document(services.version, services.limits, has_keys=bool(services.api_keys))
+        found = openapi_document(services.version, services.limits, has_keys=bool(services.api_keys))
+        root = request.scope.get("root_path", "")
+        return found | {"servers": [{"url": root}]} if root else found
 
     @routes.get("/openapi.json")
     async def openapi() -> Response:

@@ -14,6 +14,7 @@ from app.limits import Limits
 from app.openapi import openapi_document
 from app.operations import OPERATIONS
 from tests.helpers.app_under_test import AppUnderTest, make_app
+from tests.helpers.asgi import Exchange, http_scope
 
 DOCUMENT = openapi_document("1.2.3", Limits(), has_keys=True)
 SCHEMAS = DOCUMENT["components"]["schemas"]
@@ -49,6 +50,16 @@ def test_every_registered_route_is_described_and_nothing_else_is() -> None:
         for method in rule.methods - {"HEAD", "OPTIONS"}
     }
     assert {(operation.path, operation.method) for operation in OPERATIONS} == registered
+
+
+async def test_below_a_path_prefix_the_document_and_the_page_say_so() -> None:
+    app = make_app().app
+    for path, text in (("/openapi.json", b'"servers":[{"url":"/llm"}]'), ("/docs", b"POST /llm/v1/completions")):
+        exchange = Exchange(http_scope("GET", "/llm" + path, root_path="/llm"))
+        await exchange.run(app)
+        assert exchange.status == 200
+        assert text in exchange.data
+    assert "servers" not in (await make_app().get("/openapi.json")).json
 
 
 def test_names_of_operations_are_unique() -> None:
