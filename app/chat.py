@@ -7,7 +7,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from app.calls import Calls, forced_calls
-from app.chat_reading import read_chat
+from app.chat_reading import end_of_prompt, read_chat
 from app.chat_writer import ChatForm
 from app.choice_reader import PlainReader
 from app.conversation import Conversation, conversation_of
@@ -24,7 +24,7 @@ from app.services import Services
 from app.template_source import template_for
 from app.truncation import truncated
 from protocol.errors import BadRequestError
-from protocol.sampling import Grammar
+from protocol.sampling import Grammar, Thoughts
 
 
 @frozen
@@ -58,11 +58,12 @@ async def prepare_chat(
     calls = forced_calls(body.tools, body.tool_choice, body.parallel_tool_calls is not False, services.limits)
     wanted = _wanted(body, services)
     with within(deadline):
-        grammar = await _grammar(body, calls, grammars)
         token_ids = await encode_request(services, body)
         token_ids = truncated(token_ids, body, wanted, services.facts().max_model_len)
         prompt_text = await services.tokenizer.decode_long(token_ids) if body.return_prompt_text else None
-    reading = read_chat(services, body, calls, grammar is not None, token_ids)
+        end = end_of_prompt(services, body, token_ids)
+        grammar = await _grammar(body, calls, grammars, services.dialect.thoughts(end))
+    reading = read_chat(services, body, calls, grammar is not None, end)
     prompts = reading.adapted(engine_prompts(services, body, wanted, [token_ids], grammar))
     form = ChatForm(
         logprobs=bool(body.logprobs),
@@ -132,10 +133,12 @@ def _wanted(body: ChatRequest, services: Services) -> Wanted:
     )
 
 
-async def _grammar(body: ChatRequest, calls: Calls | None, grammars: RequestGrammars) -> Grammar | None:
-    asked = await grammars.grammar_of(body)
+async def _grammar(
+    body: ChatRequest, calls: Calls | None, grammars: RequestGrammars, after: Thoughts | None
+) -> Grammar | None:
+    asked = await grammars.grammar_of(body, after)
     if calls is None:
         return asked
     if asked is not None:
         raise BadRequestError("A forced tool call and a response format exclude each other", param="tool_choice")
-    return await grammars.json_schema(calls.schema, "tools")
+    return await grammars.json_schema(calls.schema, "tools", after)

@@ -13,9 +13,10 @@ from attrs import frozen
 
 from app.call_reader import CallReader
 from app.calls import Calls
-from app.choice_reader import TextReader
+from app.choice_reader import TextParser, TextReader
 from app.dialects import harmony, thinking
 from app.dialects.dialect import PromptEnd, prompt_end
+from app.dialects.plain import PlainText
 from app.engine import Prompt
 from app.parts import ChoiceReader
 from app.schemas.chat import ChatRequest, ContentPart, Message
@@ -45,38 +46,46 @@ class Reading:
         ]
 
 
-def read_chat(
-    services: Services, body: ChatRequest, calls: Calls | None, has_grammar: bool, token_ids: list[int]
-) -> Reading:
-    """A grammar holds from the first token on: such an answer has neither thoughts nor calls but those it forces."""
-    if calls is not None:
-        forced = calls
-        return Reading(lambda: TextReader(CallReader(forced)))
-    dialect = services.dialect
-    tools = body.tools if body.tools and body.tool_choice != "none" else []
-    if has_grammar or not dialect.reads(bool(tools)):
-        return Reading()
-    names = frozenset(tool.function.name for tool in tools)
-    end = _prompt_end(services.tokenizer, body, token_ids, dialect.is_harmony)
-    keeps = body.skip_special_tokens is False
-    max_calls = 1 if body.parallel_tool_calls is False else None
-    include_reasoning = body.include_reasoning is not False
-    marks = None if dialect.is_harmony else _reasoning_marks(services.tokenizer)
-
-    def reader() -> ChoiceReader:
-        parser = dialect.parser(names, bool(tools), end, keeps)
-        return TextReader(parser, max_calls=max_calls, include_reasoning=include_reasoning, reasoning_marks=marks)
-
-    return Reading(reader, dialect.reasoning is not None, dialect.needs_control_tokens(bool(tools)))
-
-
-def _prompt_end(tokenizer: Tokenizer, body: ChatRequest, token_ids: Sequence[int], is_harmony: bool) -> PromptEnd:
+def end_of_prompt(services: Services, body: ChatRequest, token_ids: Sequence[int]) -> PromptEnd:
+    """What of the rendered prompt the answer continues."""
+    tokenizer = services.tokenizer
+    if not services.dialect.reads(has_tools=True):
+        return PromptEnd()
     at = max(len(token_ids) - _NUM_END_TOKENS, 0)
-    start = tokenizer.token_id(harmony.START) if is_harmony else None
+    start = tokenizer.token_id(harmony.START) if services.dialect.is_harmony else None
     if start is not None and start in token_ids:
         at = len(token_ids) - 1 - token_ids[::-1].index(start)
     continued = _text(body.messages[-1]) if body.continue_final_message else None
     return prompt_end(tokenizer.decode(list(token_ids[at:])), continued)
+
+
+def read_chat(services: Services, body: ChatRequest, calls: Calls | None, has_grammar: bool, end: PromptEnd) -> Reading:
+    """An answer that a grammar makes has no calls but those that it forces."""
+    dialect = services.dialect
+    tools = body.tools if body.tools and body.tool_choice != "none" else []
+    names = frozenset(tool.function.name for tool in tools)
+    keeps_control_tokens = body.skip_special_tokens is False
+    max_calls = 1 if body.parallel_tool_calls is False else None
+    include_reasoning = body.include_reasoning is not False
+    marks = None if dialect.is_harmony else _reasoning_marks(services.tokenizer)
+
+    def parser() -> TextParser:
+        if calls is not None:
+            return dialect.made_by_grammar(CallReader(calls), end)
+        if has_grammar:
+            return dialect.made_by_grammar(PlainText(), end)
+        return dialect.parser(names, bool(tools), end, keeps_control_tokens)
+
+    def reader() -> ChoiceReader:
+        return TextReader(parser(), max_calls=max_calls, include_reasoning=include_reasoning, reasoning_marks=marks)
+
+    counts = dialect.reasoning is not None
+    if calls is not None or has_grammar:
+        is_plain = calls is None and dialect.thoughts(end) is None
+        return Reading(None if is_plain else reader, counts)
+    if not dialect.reads(bool(tools)):
+        return Reading()
+    return Reading(reader, counts, dialect.needs_control_tokens(bool(tools)))
 
 
 def _text(message: Message) -> str:

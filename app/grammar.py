@@ -18,7 +18,7 @@ from app.engine import EngineClient
 from app.limits import Limits
 from app.schemas.sampling import ResponseFormat, SamplingFields, StructuredOutputs
 from protocol.errors import BadRequestError, GrammarError, NotImplementedHereError
-from protocol.sampling import Grammar, GrammarKind, GrammarSource
+from protocol.sampling import Grammar, GrammarKind, GrammarSource, Thoughts
 
 _ANY_OBJECT = {"type": "object"}
 _MAX_PATTERN_DEPTH = 64
@@ -33,8 +33,9 @@ class RequestGrammars:
         self._engine = engine
         self._limits = limits
 
-    async def grammar_of(self, fields: SamplingFields) -> Grammar | None:
-        """The grammar that a request's fields ask for, None if none. Raises BadRequestError."""
+    async def grammar_of(self, fields: SamplingFields, after: Thoughts | None = None) -> Grammar | None:
+        """The grammar that a request's fields ask for, None if none; it holds `after` the model's thoughts. Raises
+        BadRequestError."""
         outputs, form = fields.structured_outputs, fields.response_format
         if form is not None and form.type == "text":
             form = None
@@ -43,10 +44,10 @@ class RequestGrammars:
                 "structured_outputs and response_format exclude each other", param="structured_outputs"
             )
         if outputs is not None:
-            return await self._structured(outputs)
-        return None if form is None else await self._formatted(form)
+            return await self._structured(outputs, after)
+        return None if form is None else await self._formatted(form, after)
 
-    async def json_schema(self, schema: dict[str, Any] | bool, param: str) -> Grammar:
+    async def json_schema(self, schema: dict[str, Any] | bool, param: str, after: Thoughts | None = None) -> Grammar:
         """JSON that obeys the schema. Raises BadRequestError."""
         text = msgspec.json.encode(schema)
         self._check_size(len(text), param)
@@ -56,11 +57,11 @@ class RequestGrammars:
             )
         for pattern in _patterns(schema):
             self._check_pattern(pattern, param)
-        return await self._checked(GrammarKind.JSON_SCHEMA, text.decode(), param)
+        return await self._checked(GrammarKind.JSON_SCHEMA, text.decode(), param, after)
 
-    async def _formatted(self, form: ResponseFormat) -> Grammar:
+    async def _formatted(self, form: ResponseFormat, after: Thoughts | None) -> Grammar:
         if form.type == "json_object":
-            return await self.json_schema(_ANY_OBJECT, "response_format")
+            return await self.json_schema(_ANY_OBJECT, "response_format", after)
         if form.type == "structural_tag":
             raise NotImplementedHereError(
                 "response_format.type structural_tag is not supported; use json_schema", param="response_format"
@@ -72,9 +73,9 @@ class RequestGrammars:
             )
         if form.json_schema is None or form.json_schema.schema is None:
             raise BadRequestError("response_format.json_schema.schema is missing", param="response_format")
-        return await self.json_schema(form.json_schema.schema, "response_format")
+        return await self.json_schema(form.json_schema.schema, "response_format", after)
 
-    async def _structured(self, outputs: StructuredOutputs) -> Grammar:
+    async def _structured(self, outputs: StructuredOutputs, after: Thoughts | None) -> Grammar:
         param = "structured_outputs"
         if outputs.structural_tag is not None:
             raise NotImplementedHereError(
@@ -91,15 +92,15 @@ class RequestGrammars:
             )
         if outputs.regex is not None:
             self._check_pattern(outputs.regex, param)
-            return await self._checked(GrammarKind.REGEX, outputs.regex, param)
+            return await self._checked(GrammarKind.REGEX, outputs.regex, param, after)
         if outputs.choice is not None:
-            return await self._choice(outputs.choice, param)
+            return await self._choice(outputs.choice, param, after)
         if outputs.grammar is not None:
             self._check_size(len(outputs.grammar.encode()), param)
-            return await self._checked(GrammarKind.LARK, outputs.grammar, param)
-        return await self.json_schema(_ANY_OBJECT if outputs.json_object else _schema(outputs.json), param)
+            return await self._checked(GrammarKind.LARK, outputs.grammar, param, after)
+        return await self.json_schema(_ANY_OBJECT if outputs.json_object else _schema(outputs.json), param, after)
 
-    async def _choice(self, choices: list[str], param: str) -> Grammar:
+    async def _choice(self, choices: list[str], param: str, after: Thoughts | None) -> Grammar:
         if not choices or not all(choices):
             raise BadRequestError("structured_outputs.choice needs strings that are not empty", param=param)
         if len(choices) > self._limits.max_choice_strings:
@@ -110,11 +111,11 @@ class RequestGrammars:
             )
         self._check_size(sum(map(len, choices)), param)
         lark = "start: " + " | ".join(json.dumps(choice) for choice in dict.fromkeys(choices))
-        return await self._checked(GrammarKind.LARK, lark, param)
+        return await self._checked(GrammarKind.LARK, lark, param, after)
 
-    async def _checked(self, kind: GrammarKind, text: str, param: str) -> Grammar:
+    async def _checked(self, kind: GrammarKind, text: str, param: str, after: Thoughts | None) -> Grammar:
         try:
-            return await self._engine.check_grammar(GrammarSource(kind, text))
+            return await self._engine.check_grammar(GrammarSource(kind, text, after))
         except GrammarError as error:
             raise GrammarError(f"{param}: {error.message}", param=param) from error
 

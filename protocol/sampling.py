@@ -13,11 +13,21 @@ class GrammarKind(enum.StrEnum):
     LARK = "lark"
 
 
+class Thoughts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Free text before what a grammar says, up to and with a mark that ends it."""
+
+    opening: str
+    """They may be left out, and begin with this. Empty: the prompt has begun them, so that they have to be ended."""
+    closing: str
+
+
 class GrammarSource(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A grammar as a client wrote it, on its way to be checked (actors/grammar)."""
 
     kind: GrammarKind
     text: str
+    after: Thoughts | None = None
+    """What comes before."""
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import final
 
+import msgspec
 from llguidance import LLMatcher
 
 from actors.engine.grammar import GrammarCompiler
 from protocol.errors import GrammarError
-from protocol.sampling import Grammar, GrammarKind, GrammarSource
+from protocol.sampling import Grammar, GrammarKind, GrammarSource, Thoughts
 
 JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 """At most one blank after a comma or a colon: free whitespace lets a model fill its whole answer with it."""
 MAX_COMPLAINT_CHARS = 300
+_ANSWER = "answer_after_thoughts"
 
 
 @final
@@ -26,7 +28,8 @@ class GrammarChecker:
         """The grammar for the engine, built once to its first mask. Raises GrammarError with one line for the client;
         what is beyond all measure ends the process."""
         try:
-            grammar = Grammar(serialised(source))
+            text = serialised(source)
+            grammar = Grammar(text if source.after is None else after_thoughts(text, source.after))
             if complaint := LLMatcher.validate_grammar(grammar.text):
                 raise GrammarError(one_line(complaint))
             self._compiler.compile(grammar)
@@ -44,6 +47,23 @@ def serialised(source: GrammarSource) -> str:
             return str(LLMatcher.grammar_from_regex(source.text))
         case GrammarKind.LARK:
             return str(LLMatcher.grammar_from_lark(source.text))
+
+
+def after_thoughts(grammar: str, thoughts: Thoughts) -> str:
+    """A grammar in llguidance's form, with free text before what it says."""
+    whole = msgspec.json.decode(grammar) if grammar.startswith("{") else {"grammars": [{"lark_grammar": grammar}]}
+    first, *others = whole["grammars"]
+    opening = f"{_quoted(thoughts.opening)} free" if thoughts.opening else "free"
+    lark = (
+        f"start: {'thoughts?' if thoughts.opening else 'thoughts'} @{_ANSWER}\nthoughts: {opening}\n"
+        f"free[suffix={_quoted(thoughts.closing)}]: /(?s:.*)/\n"
+    )
+    grammars = [{"lark_grammar": lark}, {**first, "name": _ANSWER}, *others]
+    return msgspec.json.encode({**whole, "grammars": grammars}).decode()
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
 
 
 def one_line(complaint: str) -> str:

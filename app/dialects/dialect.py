@@ -17,6 +17,7 @@ from app.dialects.mistral import MistralText
 from app.dialects.names import DEEPSEEK_R1, HERMES, LLAMA3_JSON, MISTRAL, OPENAI
 from app.dialects.plain import PlainText, WithoutControlTokens
 from app.dialects.thinking import Thinking, ThinkText
+from protocol.sampling import Thoughts
 
 _TOOL_MARKS: Mapping[str, Sequence[str]] = {
     HERMES: (hermes.OPEN, hermes.CLOSE),
@@ -53,6 +54,23 @@ class Dialect:
         """Whether answers are more than plain text."""
         return self.reasoning is not None or (has_tools and self.tools is not None)
 
+    def thoughts(self, prompt: PromptEnd) -> Thoughts | None:
+        """What may come before an answer that a grammar makes; None if the grammar has to hold from the first token on:
+        where the model does not think, and where its marks are control tokens, which no text of a grammar can be."""
+        marks = (thinking.OPEN, thinking.CLOSE)
+        if self.reasoning is None or self.is_harmony or not self.control_tokens.isdisjoint(marks):
+            return None
+        match self._where(prompt):
+            case Thinking.OPEN:
+                return Thoughts("", thinking.CLOSE)
+            case Thinking.UNSAID:
+                return Thoughts(thinking.OPEN, thinking.CLOSE)
+        return None
+
+    def made_by_grammar(self, inner: TextParser, prompt: PromptEnd) -> TextParser:
+        """The parser of such an answer; `inner` reads what the grammar makes."""
+        return inner if self.thoughts(prompt) is None else ThinkText(self._where(prompt), inner)
+
     def needs_control_tokens(self, has_tools: bool) -> bool:
         """Whether some of the marks are control tokens, which the output handler leaves out unless it is told."""
         return not self.control_tokens.isdisjoint(self._marks(has_tools))
@@ -73,7 +91,12 @@ class Dialect:
         parser = self._tool_parser(names) if has_tools else PlainText()
         if self.reasoning is None:
             return parser
-        return ThinkText(prompt.thinking, parser, thinks_unsaid=self.reasoning == DEEPSEEK_R1)
+        return ThinkText(self._where(prompt), parser)
+
+    def _where(self, prompt: PromptEnd) -> Thinking:
+        """DeepSeek R1 begins with thoughts, whether or not a mark says so."""
+        unsaid = prompt.thinking is Thinking.UNSAID and self.reasoning == DEEPSEEK_R1
+        return Thinking.OPEN if unsaid else prompt.thinking
 
     def _tool_parser(self, names: Collection[str]) -> TextParser:
         hidden = self.control_tokens.intersection(_TOOL_MARKS.get(self.tools or "", ()))

@@ -50,10 +50,9 @@ class ThinkText:
     Thoughts of nothing but blanks are left out.
     """
 
-    def __init__(self, where: Thinking, inner: TextParser, *, thinks_unsaid: bool) -> None:
-        """`thinks_unsaid`: what begins without a mark, in a prompt that says nothing of it, is a thought."""
+    def __init__(self, where: Thinking, inner: TextParser) -> None:
         self._inner = inner
-        self._inside = where is Thinking.OPEN or (where is Thinking.UNSAID and thinks_unsaid)
+        self._inside = where is Thinking.OPEN
         self._at_beginning = where is not Thinking.CLOSED
         self._rest = ""
         self._blanks: list[str] = []

@@ -132,15 +132,21 @@ async def test_the_prompt_says_whether_thoughts_have_begun() -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_a_grammar_made_is_not_read_in_any_dialect(fields: dict[str, Any], stream: bool) -> None:
-    """The grammar holds from the first token on, so that there are no thoughts, even after an opening mark."""
+@pytest.mark.parametrize("prompted", ["<think>", "</think>", ""])
+async def test_a_grammar_holds_after_the_thoughts(fields: dict[str, Any], stream: bool, prompted: str) -> None:
     text = '[{"name": "weather", "parameters": {}}]' if fields.get("tool_choice") == "required" else '{"a": "</think>"}'
-    under_test = app_that_writes(text, template=CHAT_TEMPLATE + "<think>")
+    thought = {"<think>": "Hm.</think>", "</think>": "", "": "<think>Hm.</think>"}[prompted]
+    under_test = app_that_writes(thought + text, template=CHAT_TEMPLATE + prompted)
     message, reason, _ = await message_of(under_test, stream=stream, n=2, **fields)
     if "tool_choice" in fields:
         assert ([call["name"] for call in message["tool_calls"]], reason) == (["weather"], "tool_calls")
     else:
-        assert (message["content"], message["reasoning"], reason) == (text, None, "stop")
+        assert (message["content"], reason) == (text, "stop")
+    assert message["reasoning"] == ("Hm." if thought else None)
+    grammar = under_test.engine.prompts[0].sampling_params.grammar
+    assert grammar is not None
+    assert ("</think>" in grammar.text) is bool(thought)
+    assert grammar.text.count("<think>") == (prompted == "")
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -25,8 +25,8 @@ MAKERS: dict[str, Callable[[], TextParser]] = {
     "llama3_json": lambda: LlamaText(NAMES),
     "mistral": lambda: MistralText(NAMES),
     "harmony": lambda: HarmonyText(NAMES, "assistant"),
-    "thinking": lambda: ThinkText(Thinking.UNSAID, HermesText(NAMES), thinks_unsaid=False),
-    "always thinking": lambda: ThinkText(Thinking.OPEN, MistralText(NAMES), thinks_unsaid=True),
+    "thinking": lambda: ThinkText(Thinking.UNSAID, HermesText(NAMES)),
+    "always thinking": lambda: ThinkText(Thinking.OPEN, MistralText(NAMES)),
     "plain": PlainText,
     "hidden": lambda: WithoutControlTokens(Markers(("<|x|>", "<|x|>y", "<eos>")), HermesText(NAMES)),
 }

@@ -12,28 +12,28 @@ from tests.app.dialects.reading import NAMES, call, read
 
 
 @pytest.mark.parametrize(
-    ("where", "unsaid", "text", "parts"),
+    ("where", "text", "parts"),
     [
-        (Thinking.UNSAID, False, "<think>\nHm.\n</think>\n\nHi", [Reasoning("\nHm.\n"), Content("\n\nHi")]),
-        (Thinking.UNSAID, False, "\n<think>Hm.", [Reasoning("Hm.")]),
-        (Thinking.UNSAID, False, "Hi </think> there", [Content("Hi </think> there")]),
-        (Thinking.UNSAID, False, " <thi", [Content(" <thi")]),
-        (Thinking.UNSAID, True, "Hm.</think>Hi", [Reasoning("Hm."), Content("Hi")]),
-        (Thinking.UNSAID, True, "<think>Hm.</think>Hi<think>", [Reasoning("Hm."), Content("Hi<think>")]),
-        (Thinking.UNSAID, True, "Hm. </thi", [Reasoning("Hm. </thi")]),
-        (Thinking.OPEN, False, "Hm.</think>", [Reasoning("Hm.")]),
-        (Thinking.OPEN, False, "\n\n</think>Hi", [Content("Hi")]),
-        (Thinking.CLOSED, True, "<think>Hi</think>", [Content("<think>Hi</think>")]),
+        (Thinking.UNSAID, "<think>\nHm.\n</think>\n\nHi", [Reasoning("\nHm.\n"), Content("\n\nHi")]),
+        (Thinking.UNSAID, "\n<think>Hm.", [Reasoning("Hm.")]),
+        (Thinking.UNSAID, "Hi </think> there", [Content("Hi </think> there")]),
+        (Thinking.UNSAID, " <thi", [Content(" <thi")]),
+        (Thinking.OPEN, "Hm.</think>Hi", [Reasoning("Hm."), Content("Hi")]),
+        (Thinking.OPEN, "<think>Hm.</think>Hi<think>", [Reasoning("Hm."), Content("Hi<think>")]),
+        (Thinking.OPEN, "Hm. </thi", [Reasoning("Hm. </thi")]),
+        (Thinking.OPEN, "Hm.</think>", [Reasoning("Hm.")]),
+        (Thinking.OPEN, "\n\n</think>Hi", [Content("Hi")]),
+        (Thinking.CLOSED, "<think>Hi</think>", [Content("<think>Hi</think>")]),
     ],
 )
-def test_thoughts_end_at_their_mark(where: Thinking, unsaid: bool, text: str, parts: list[Part]) -> None:
-    assert read(ThinkText(where, PlainText(), thinks_unsaid=unsaid), [text]) == parts
-    assert read(ThinkText(where, PlainText(), thinks_unsaid=unsaid), list(text)) == parts
+def test_thoughts_end_at_their_mark(where: Thinking, text: str, parts: list[Part]) -> None:
+    assert read(ThinkText(where, PlainText()), [text]) == parts
+    assert read(ThinkText(where, PlainText()), list(text)) == parts
 
 
 def test_calls_in_thoughts_are_thoughts() -> None:
     text = '<tool_call>{"name": "weather"}</tool_call>'
-    parser = ThinkText(Thinking.OPEN, HermesText(NAMES), thinks_unsaid=False)
+    parser = ThinkText(Thinking.OPEN, HermesText(NAMES))
     assert read(parser, [f"{text}</think>\n\n{text}"]) == [Reasoning(text), call(0, "weather", "{}")]
 
 
