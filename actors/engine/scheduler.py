@@ -2,7 +2,8 @@
 
 There are no prefill and decode phases: each sequence has a number of computed tokens that chases its number of tokens,
 and a step gives each a share of one token budget. What a sequence cannot have now it gets in a later step, so a
-request ends in one of three ways only: it is refused in `add`, it is aborted, or `commit` finishes it.
+request ends in one of four ways only: it is refused in `add`, it is aborted, `commit` finishes it, or what it needs is
+not to be had (`expire`, `fail_adapter`).
 """
 
 from __future__ import annotations

@@ -12,12 +12,16 @@ from app.adapters import Adapter
 from app.body import read_body
 from app.schemas.lora import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from app.services import Services
-from protocol.errors import BadRequestError, NotFoundError, TrillmError
-from protocol.lora import LoraId
+from protocol.errors import BadRequestError, DeadlineError, NotFoundError, TrillmError
+from protocol.lora import LoraId, LoraRequest
 from protocol.operations import AddLora, RemoveLora, UtilityOperation
 
 _LOAD = msgspec.json.Decoder(LoadLoraAdapterRequest)
 _UNLOAD = msgspec.json.Decoder(UnloadLoraAdapterRequest)
+
+READING_SECONDS = 100.0
+MAX_READERS = 4
+"""Threads that read files for clients; one that waits for a disk that does not answer stays."""
 
 logger = logging.getLogger("trillm.http")
 
@@ -26,6 +30,17 @@ def lora_routes(services: Services) -> Blueprint:
     routes = Blueprint("lora", __name__)
     adapters, policy = services.model.adapters, services.adapter_policy
     one_at_a_time = trio.Lock()
+    readers = trio.CapacityLimiter(MAX_READERS)
+
+    async def find(name: str, path: str) -> LoraRequest:
+        """Raises what `AdapterPolicy.find` does, and DeadlineError for a disk that does not answer."""
+        try:
+            with trio.fail_after(READING_SECONDS):
+                return await trio.to_thread.run_sync(policy.find, name, path, abandon_on_cancel=True, limiter=readers)
+        except trio.TooSlowError:
+            raise DeadlineError(
+                f"The files at lora_path could not be read within {READING_SECONDS:g} s", param="lora_path"
+            ) from None
 
     async def read_by_engines(operation: UtilityOperation) -> None:
         """Raises BadRequestError for an adapter that the engines cannot compute with, else as `operate` does."""
@@ -49,7 +64,7 @@ def lora_routes(services: Services) -> Blueprint:
         body = await read_body(request, _LOAD, services.limits, services.drain)
         async with one_at_a_time:
             adapters.check_new(body.lora_name, services.model.served_names, replaces=body.load_inplace)
-            lora = await trio.to_thread.run_sync(policy.find, body.lora_name, body.lora_path, abandon_on_cancel=True)
+            lora = await find(body.lora_name, body.lora_path)
             await read_by_engines(AddLora(lora))
             before = adapters.put(Adapter(lora, int(services.clock())))
             if before is not None and before.lora.lora_id != lora.lora_id:

@@ -63,8 +63,11 @@ async def one_by_one(client: Any, prompts: Sequence[Prompt]) -> list[tuple]:
     return [(await collect(client, prompt))[0] for prompt in prompts]
 
 
-async def test_more_adapters_than_places_are_all_served_together_and_each_as_alone(checkpoint, autojump_clock, loras):
-    async with open_engine(checkpoint) as (client, *_):
+@pytest.mark.parametrize("plans_ahead", [False, True])
+async def test_more_adapters_than_places_are_all_served_together_and_each_as_alone(
+    checkpoint, autojump_clock, loras, plans_ahead
+):
+    async with open_engine(checkpoint, async_scheduling=plans_ahead) as (client, *_):
         prompts = [a_prompt(lora, seed=seed) for seed in range(3) for lora in (None, *loras)]
         alone = await one_by_one(client, prompts)
         assert await collect(client, *prompts) == alone

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from actors.engine.stepper import open_stepper
-from gpu.runner import Report
+from gpu.runner import Report, Runner
 from gpu.started_step import FinishedStep, StartedStep
 from protocol.errors import CheckpointError
 from protocol.operations import ProfileState, SleepTag
@@ -70,6 +70,26 @@ async def test_a_plan_may_be_submitted_before_the_one_before_it_is_done():
         assert [(await stepper.result()).step for _ in range(2)] == [1, 2]
         assert runner.begun == [1, 2]
     assert runner.is_closed
+
+
+async def test_what_is_done_beside_steps_waits_for_none_and_nobody_waits_for_it():
+    runner, begun, stuck = GatedRunner(), threading.Event(), threading.Event()
+
+    def wait(beside: Runner) -> None:
+        begun.set()
+        stuck.wait(5)
+
+    async with open_stepper(lambda report: runner, lambda progress: None) as stepper:
+        stepper.submit(plan(1))
+        assert await stepper.beside(lambda beside: beside.facts) == FACTS
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stepper.beside, wait)
+            await trio.to_thread.run_sync(begun.wait, 5)
+            nursery.cancel_scope.cancel()
+        assert not stuck.is_set()
+        runner.gate.release()
+        assert (await stepper.result()).step == 1
+    stuck.set()
 
 
 class AheadRunner(GatedRunner):
