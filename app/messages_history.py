@@ -22,6 +22,9 @@ _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "ctx": "
 _ATTRIBUTION = "x-anthropic-billing-header"
 """Claude Code begins a system prompt with a block of this that differs each time: the cache would never match."""
 
+_MAX_BLOCKS = 16_384
+"""In all turns and results together: they are walked through while everybody else waits."""
+
 
 @define
 class _Draft:
@@ -44,7 +47,10 @@ class _Draft:
 
 
 def messages_of(system: str | Sequence[Block] | None, turns: Sequence[Turn]) -> list[Message]:
-    """Raises BadRequestError for a role, or a block of a kind, that does not belong there."""
+    """Raises BadRequestError for too many blocks, and for a role, or a block of a kind, that does not belong there."""
+    num_blocks = sum(_num_blocks(turn) for turn in turns)
+    if num_blocks > _MAX_BLOCKS:
+        raise BadRequestError(f"messages has {num_blocks} blocks; at most {_MAX_BLOCKS} are taken", param="messages")
     history = _History(_system_texts(system, "system"))
     for at, turn in enumerate(turns):
         history.add(turn, f"messages[{at}]")
@@ -108,6 +114,11 @@ class _History:
 
 def _blocks(turn: Turn) -> list[Block]:
     return [Block("text", turn.content)] if isinstance(turn.content, str) else turn.content
+
+
+def _num_blocks(turn: Turn) -> int:
+    blocks = _blocks(turn)
+    return len(blocks) + sum(len(block.content) for block in blocks if isinstance(block.content, list))
 
 
 def _system_texts(content: str | Sequence[Block] | None, at: str) -> list[str]:

@@ -137,6 +137,8 @@ def test_redacted_thoughts_are_left_out() -> None:
         ({"role": "assistant", "content": [{**CALL, "id": None}]}, "messages[0].content[0].id", "missing"),
         ({"role": "assistant", "content": [{**CALL, "name": None}]}, "messages[0].content[0].name", "missing"),
         ({"role": "assistant", "content": [{"type": "thinking"}]}, "messages[0].content[0].thinking", "missing"),
+        ({"role": "user", "content": [RESULT] * 16_385}, "messages", "at most 16384"),
+        ({"role": "user", "content": [{**RESULT, "content": [text("a")] * 16_384}]}, "messages", "16385 blocks"),
         (
             {"role": "user", "content": [{**RESULT, "content": [{"type": "image"}]}]},
             "messages[0].content[0].content[0]",
