@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
-from app.checkpoints.default_model import FILE
-from app.settings import default_cache_directory
 from tests.helpers.processes import resident_bytes
-from tests.helpers.server import LISTENING, READY, Server, open_process, open_server
+from tests.helpers.server import Server, open_default_model, open_server
 
 pytestmark = pytest.mark.process
 
@@ -43,16 +38,6 @@ async def post(server: Server, path: str, status: int = 200) -> dict:
 async def get(server: Server, path: str) -> dict:
     async with server.client() as http:
         return (await http.get(path)).json()
-
-
-@asynccontextmanager
-async def open_default_model() -> AsyncIterator[Server]:
-    if not (default_cache_directory() / "default" / FILE).is_file():
-        pytest.skip("the default model is not in the cache")
-    async with open_process([sys.executable, "-m", "app.cli", "serve", "--port", "0"]) as server:
-        server.url = (await server.until_said(LISTENING))[1]
-        await server.until_said(READY)
-        yield server
 
 
 @pytest.mark.model

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import attrs
 import httpx
+import pytest
 import trio
 
+from app.checkpoints.default_model import FILE
+from app.settings import default_cache_directory
 from tests.helpers.processes import children, is_gone
 
 READY = re.compile(r"ready in ([0-9.]+) s: ")
@@ -130,6 +133,17 @@ async def open_server(checkpoint: Path, *flags: str, **environment: str) -> Asyn
     """`trillm serve` with the dummy runner, ready."""
     command = [sys.executable, "-m", "app.cli", "serve", str(checkpoint), "--load-format", "dummy", "--port", "0"]
     async with open_process([*command, *flags], **environment) as server:
+        server.url = (await server.until_said(LISTENING))[1]
+        await server.until_said(READY)
+        yield server
+
+
+@asynccontextmanager
+async def open_default_model(*flags: str) -> AsyncIterator[Server]:
+    """`trillm serve` with the default model, ready; the test is skipped if nothing has fetched that yet."""
+    if not (default_cache_directory() / "default" / FILE).is_file():
+        pytest.skip("the default model is not in the cache: any start of the server fetches it")
+    async with open_process([sys.executable, "-m", "app.cli", "serve", "--port", "0", *flags]) as server:
         server.url = (await server.until_said(LISTENING))[1]
         await server.until_said(READY)
         yield server
