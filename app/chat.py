@@ -7,7 +7,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from app.calls import Calls, forced_calls
-from app.chat_reading import end_of_prompt, read_chat
+from app.chat_reading import end_of_prompt, read_chat, thoughts_before_grammar
 from app.chat_writer import ChatForm
 from app.choice_reader import PlainReader
 from app.conversation import Conversation, conversation_of
@@ -62,7 +62,7 @@ async def prepare_chat(
         token_ids = truncated(token_ids, body, wanted, services.facts().max_model_len)
         prompt_text = await services.tokenizer.decode_long(token_ids) if body.return_prompt_text else None
         end = end_of_prompt(services, body, token_ids)
-        grammar = await _grammar(body, calls, grammars, services.dialect.thoughts(end))
+        grammar = await _grammar(body, calls, grammars, thoughts_before_grammar(services, end))
     reading = read_chat(services, body, calls, grammar is not None, end)
     prompts = reading.adapted(engine_prompts(services, body, wanted, [token_ids], grammar))
     form = ChatForm(

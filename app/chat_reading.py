@@ -22,6 +22,7 @@ from app.parts import ChoiceReader
 from app.schemas.chat import ChatRequest, ContentPart, Message
 from app.services import Services
 from app.tokenizer import Tokenizer
+from protocol.sampling import Thoughts
 
 _NUM_END_TOKENS = 32
 """Enough for a mark and the blanks after it."""
@@ -59,6 +60,10 @@ def end_of_prompt(services: Services, body: ChatRequest, token_ids: Sequence[int
     return prompt_end(tokenizer.decode(list(token_ids[at:])), continued)
 
 
+def thoughts_before_grammar(services: Services, end: PromptEnd) -> Thoughts | None:
+    return services.dialect.thoughts(end, _reasoning_marks(services.tokenizer))
+
+
 def read_chat(services: Services, body: ChatRequest, calls: Calls | None, has_grammar: bool, end: PromptEnd) -> Reading:
     """An answer that a grammar makes has no calls but those that it forces."""
     dialect = services.dialect
@@ -71,9 +76,9 @@ def read_chat(services: Services, body: ChatRequest, calls: Calls | None, has_gr
 
     def parser() -> TextParser:
         if calls is not None:
-            return dialect.made_by_grammar(CallReader(calls), end)
+            return dialect.made_by_grammar(CallReader(calls), end, keeps_control_tokens)
         if has_grammar:
-            return dialect.made_by_grammar(PlainText(), end)
+            return dialect.made_by_grammar(PlainText(), end, keeps_control_tokens)
         return dialect.parser(names, bool(tools), end, keeps_control_tokens)
 
     def reader() -> ChoiceReader:
@@ -81,8 +86,9 @@ def read_chat(services: Services, body: ChatRequest, calls: Calls | None, has_gr
 
     counts = dialect.reasoning is not None
     if calls is not None or has_grammar:
-        is_plain = calls is None and dialect.thoughts(end) is None
-        return Reading(None if is_plain else reader, counts)
+        thinks = dialect.thinks(end)
+        is_plain = calls is None and not thinks
+        return Reading(None if is_plain else reader, counts, thinks and dialect.needs_control_tokens(has_tools=False))
     if not dialect.reads(bool(tools)):
         return Reading()
     return Reading(reader, counts, dialect.needs_control_tokens(bool(tools)))

@@ -14,11 +14,12 @@ class GrammarKind(enum.StrEnum):
 
 
 class Thoughts(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Free text before what a grammar says, up to and with a mark that ends it."""
+    """Free text before what a grammar says, up to and with a mark that ends it. A mark is a token's id, or a text where
+    the vocabulary has no such token."""
 
-    opening: str
+    opening: int | str
     """They may be left out, and begin with this. Empty: the prompt has begun them, so that they have to be ended."""
-    closing: str
+    closing: int | str
 
 
 class GrammarSource(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -53,17 +53,21 @@ def after_thoughts(grammar: str, thoughts: Thoughts) -> str:
     """A grammar in llguidance's form, with free text before what it says."""
     whole = msgspec.json.decode(grammar) if grammar.startswith("{") else {"grammars": [{"lark_grammar": grammar}]}
     first, *others = whole["grammars"]
-    opening = f"{_quoted(thoughts.opening)} free" if thoughts.opening else "free"
-    lark = (
-        f"start: {'thoughts?' if thoughts.opening else 'thoughts'} @{_ANSWER}\nthoughts: {opening}\n"
-        f"free[suffix={_quoted(thoughts.closing)}]: /(?s:.*)/\n"
+    is_begun = thoughts.opening == ""
+    ended = (
+        f"free {_mark(thoughts.closing)}\nfree: /(?s:.*)/\n"
+        if isinstance(thoughts.closing, int)
+        else f"free\nfree[suffix={_mark(thoughts.closing)}]: /(?s:.*)/\n"
     )
+    lark = f"start: thoughts @{_ANSWER}\nthoughts: " if is_begun else f"start: thoughts? @{_ANSWER}\nthoughts: "
+    lark += ended if is_begun else f"{_mark(thoughts.opening)} {ended}"
     grammars = [{"lark_grammar": lark}, {**first, "name": _ANSWER}, *others]
     return msgspec.json.encode({**whole, "grammars": grammars}).decode()
 
 
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()
+def _mark(mark: int | str) -> str:
+    """As a Lark grammar names it."""
+    return f"<[{mark}]>" if isinstance(mark, int) else msgspec.json.encode(mark).decode()
 
 
 def one_line(complaint: str) -> str:

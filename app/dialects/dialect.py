@@ -54,22 +54,23 @@ class Dialect:
         """Whether answers are more than plain text."""
         return self.reasoning is not None or (has_tools and self.tools is not None)
 
-    def thoughts(self, prompt: PromptEnd) -> Thoughts | None:
-        """What may come before an answer that a grammar makes; None if the grammar has to hold from the first token on:
-        where the model does not think, and where its marks are control tokens, which no text of a grammar can be."""
-        marks = (thinking.OPEN, thinking.CLOSE)
-        if self.reasoning is None or self.is_harmony or not self.control_tokens.isdisjoint(marks):
-            return None
-        match self._where(prompt):
-            case Thinking.OPEN:
-                return Thoughts("", thinking.CLOSE)
-            case Thinking.UNSAID:
-                return Thoughts(thinking.OPEN, thinking.CLOSE)
-        return None
+    def thinks(self, prompt: PromptEnd) -> bool:
+        """Whether thoughts may come before an answer that a grammar makes. In Harmony a grammar holds from the first
+        token on."""
+        return self.reasoning is not None and not self.is_harmony and prompt.thinking is not Thinking.CLOSED
 
-    def made_by_grammar(self, inner: TextParser, prompt: PromptEnd) -> TextParser:
+    def thoughts(self, prompt: PromptEnd, marks: tuple[int, int] | None) -> Thoughts | None:
+        """The same for the grammar; `marks` are the tokens before and after thoughts, if these are one token each."""
+        if not self.thinks(prompt):
+            return None
+        opening, closing = (thinking.OPEN, thinking.CLOSE) if marks is None else marks
+        return Thoughts("" if self._where(prompt) is Thinking.OPEN else opening, closing)
+
+    def made_by_grammar(self, inner: TextParser, prompt: PromptEnd, keeps_control_tokens: bool) -> TextParser:
         """The parser of such an answer; `inner` reads what the grammar makes."""
-        return inner if self.thoughts(prompt) is None else ThinkText(self._where(prompt), inner)
+        if not self.thinks(prompt):
+            return inner
+        return self._visible(ThinkText(self._where(prompt), inner), False, keeps_control_tokens)
 
     def needs_control_tokens(self, has_tools: bool) -> bool:
         """Whether some of the marks are control tokens, which the output handler leaves out unless it is told."""
@@ -80,10 +81,12 @@ class Dialect:
     ) -> TextParser:
         """Of one choice. `names` are the functions that may be called; `keeps_control_tokens`: also those that mean
         nothing here are to be seen."""
-        parser = self._answer_parser(names, has_tools, prompt)
+        return self._visible(self._answer_parser(names, has_tools, prompt), has_tools, keeps_control_tokens)
+
+    def _visible(self, parser: TextParser, has_tools: bool, keeps_control_tokens: bool) -> TextParser:
         if not self.needs_control_tokens(has_tools) or keeps_control_tokens:
             return parser
-        return WithoutControlTokens(self._without_tools_marks if not has_tools else self._without_marks, parser)
+        return WithoutControlTokens(self._without_marks if has_tools else self._without_thinking_marks, parser)
 
     def _answer_parser(self, names: Collection[str], has_tools: bool, prompt: PromptEnd) -> TextParser:
         if self.is_harmony:
@@ -120,7 +123,7 @@ class Dialect:
         return Markers(self.control_tokens.difference(self._marks(has_tools=True)))
 
     @cached_property
-    def _without_tools_marks(self) -> Markers:
+    def _without_thinking_marks(self) -> Markers:
         return Markers(self.control_tokens.difference(self._marks(has_tools=False)))
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from llguidance import LLMatcher, LLTokenizer
+from tokenizers import AddedToken, Tokenizer
 
+from actors.engine.grammar import GrammarCompiler
+from actors.grammar.checker import GrammarChecker
 from protocol.errors import GrammarError
 from protocol.sampling import GrammarKind, GrammarSource, Thoughts
+from tests.helpers.dummy_checkpoint import VOCAB_SIZE, write_dummy_checkpoint
 from tests.helpers.grammars import checker
 
 BYTES = LLTokenizer("byte")
@@ -36,6 +42,21 @@ def test_the_grammar_holds_after_the_first_closing_mark(kind: GrammarKind) -> No
     assert accepts(maybe, "<think>Hm.</think>12")
     assert accepts(maybe, "12")
     assert not accepts(maybe, "Hm.</think>12")
+
+
+@pytest.mark.parametrize("is_special", [True, False])
+@pytest.mark.parametrize("opening", [VOCAB_SIZE, ""])
+def test_marks_that_are_tokens_are_told_by_their_ids(tmp_path: Path, is_special: bool, opening: int | str) -> None:
+    """To llguidance, tokens of angle brackets are no text, whether or not the tokeniser calls them special."""
+    path = write_dummy_checkpoint(tmp_path) / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.add_tokens([AddedToken(mark, special=is_special) for mark in ("<think>", "</think>")])
+    tokenizer.save(str(path))
+    source = GrammarSource(GrammarKind.REGEX, "[0-9]+", Thoughts(opening, VOCAB_SIZE + 1))
+    state = GrammarCompiler(str(tmp_path)).compile(GrammarChecker(str(tmp_path)).check(source))
+    token_ids = tokenizer.encode("<think>Hm, so.</think>12", add_special_tokens=False).ids
+    assert all(state.accept(token_id) for token_id in (token_ids if opening else token_ids[1:]))
+    assert not state.copy().accept(VOCAB_SIZE + 1)
 
 
 def test_a_wrong_grammar_is_refused_as_ever() -> None:
