@@ -97,8 +97,8 @@ class ChatWriter:
         self._form = form
         self._answer = answer
         self._begun = [False] * answer.num_choices
-        self._plain: dict[int, sse.TextEvents] = {}
-        """By choice: for deltas that are text and nothing else."""
+        self._plain: dict[tuple[int, str], sse.TextEvents] = {}
+        """By choice and field: for deltas that are text and nothing else."""
         make = form.reader
         self._readers = None if make is None else [make() for _ in range(answer.num_choices)]
 
@@ -164,7 +164,9 @@ class ChatWriter:
 
     def _frames(self, index: int, output: RequestOutput) -> list[bytes]:
         if self._begun[index] and self._is_plain(output):
-            return [self._plain_event(index, output.text)] if output.text else []
+            if self._readers is None:
+                return [self._text_event(index, "content", output.text)] if output.text else []
+            return self._part_events(index, self._readers[index].feed(output))
         frames = [] if self._begun[index] else [self._event(index, Delta("assistant", ""))]
         self._begun[index] = True
         logprobs = None
@@ -182,15 +184,25 @@ class ChatWriter:
     def _is_plain(self, output: RequestOutput) -> bool:
         form = self._form
         return output.finish_reason is None and not (
-            form.logprobs or form.return_token_ids or self._readers is not None or self._head.continuous_usage
+            form.logprobs or form.return_token_ids or self._head.continuous_usage
         )
 
-    def _plain_event(self, index: int, text: str) -> bytes:
-        if index not in self._plain:
-            choice = ChatChunkChoice(index, Delta(content=""))
-            chunk = self._head.of(ChatChunk, choices=[choice], usage=self._head.usage(self._answer))
-            self._plain[index] = sse.TextEvents(chunk, "content")
-        return self._plain[index].event(text)
+    def _text_event(self, index: int, field: str, text: str) -> bytes:
+        events = self._plain.get((index, field))
+        if events is None:
+            delta = Delta(content="") if field == "content" else Delta(reasoning="")
+            chunk = self._head.of(
+                ChatChunk, choices=[ChatChunkChoice(index, delta)], usage=self._head.usage(self._answer)
+            )
+            events = self._plain[index, field] = sse.TextEvents(chunk, field)
+        return events.event(text)
+
+    def _part_events(self, index: int, parts: list[Part]) -> list[bytes]:
+        """Of an output with nothing else to tell: a reader's text is as plain as any."""
+        if len(parts) == 1 and not isinstance(parts[0], CallPiece):
+            part = parts[0]
+            return [self._text_event(index, "content" if isinstance(part, Content) else "reasoning", part.text)]
+        return [self._event(index, delta) for delta in _deltas(parts)]
 
     def _deltas(self, index: int, output: RequestOutput, told: bool) -> list[Delta]:
         """Text that is held back gives no delta, unless something else must be `told` of its tokens."""

@@ -64,7 +64,7 @@ class TextReader:
         parts = list(self._parser.feed(output.text)) if output.text else []
         if output.finish_reason is not None:
             parts += self._parser.end(cut=output.finish_reason != FinishReason.STOP)
-        self._count.add(output, sum(len(part.text) for part in parts if isinstance(part, Reasoning)))
+        self._count.add(output, parts)
         return merged([part for part in parts if self._is_told(part)])
 
     def finish_reason(self, reason: str) -> str:
@@ -97,11 +97,15 @@ class _ReasoningCount:
             return self._num_thought
         return round(self._num_all * min(self._num_reasoning_characters / max(self._num_characters, 1), 1.0))
 
-    def add(self, output: RequestOutput, num_reasoning_characters: int) -> None:
+    def add(self, output: RequestOutput, parts: Sequence[Part]) -> None:
+        if self._is_over:
+            return
         self._num_all += len(output.token_ids)
         self._num_characters += len(output.text)
-        self._num_reasoning_characters += num_reasoning_characters
-        if self._marks is None or self._is_over:
+        for part in parts:
+            if isinstance(part, Reasoning):
+                self._num_reasoning_characters += len(part.text)
+        if self._marks is None:
             return
         opening, closing = self._marks
         thought = output.token_ids
@@ -113,6 +117,8 @@ class _ReasoningCount:
 
 def merged(parts: Sequence[Part]) -> list[Part]:
     """The same with neighbours of one kind, and of one call, as one part."""
+    if len(parts) < 2:
+        return list(parts)
     runs: list[list[Part]] = []
     for part in parts:
         if runs and _belong_together(runs[-1][0], part):

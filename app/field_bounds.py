@@ -39,6 +39,7 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
             "max_tokens": {"integer": {"minimum": 1}},
             "max_completion_tokens": {"integer": {"minimum": 1}},
             "top_logprobs": {"integer": counted},
+            "thinking_token_budget": {"integer": {"not": {}}},
             "chat_template": {"string": template},
         },
         "CompletionRequest": sampling

@@ -77,7 +77,7 @@ async def test_one_call_at_most_if_they_may_not_be_parallel(stream: bool) -> Non
     assert (message["tool_calls"], reason) == ([WEATHER], "tool_calls")
 
 
-@pytest.mark.parametrize("max_tokens", range(1, 70, 4))
+@pytest.mark.parametrize("max_tokens", range(1, 70, 7))
 async def test_a_cut_answer_ends_with_length_and_is_the_same_streamed_and_whole(max_tokens: int) -> None:
     replies = [
         await message_of(
