@@ -14,6 +14,7 @@ from app.engine import Prompt
 from app.journal import MAX_DEATHS
 from protocol.errors import EngineDeadError
 from protocol.messages import EngineCoreRequest, FinishReason
+from protocol.pooling import Pooling, PoolingParams
 from protocol.sampling import GrammarKind, GrammarSource, SamplingParams
 from tests.helpers.clients import collect, open_client
 from tests.helpers.grammars import checker
@@ -36,7 +37,12 @@ def a_prompt(seed: int, max_tokens: int = 40, **fields: Any) -> Prompt:
     return Prompt([5, 6, 7 + seed], SamplingParams(max_tokens=max_tokens, seed=seed, **fields))
 
 
+def a_prompt_to_pool(kind: Pooling) -> Prompt:
+    return Prompt(list(range(5, 55)), SamplingParams(max_tokens=0, seed=0), pooling=PoolingParams(kind))
+
+
 PROMPTS = [a_prompt(seed, **fields) for seed, fields in enumerate(EVERYTHING.values())]
+PROMPTS += [a_prompt_to_pool(kind) for kind in Pooling]
 
 
 async def tick(count: int) -> None:

@@ -17,9 +17,10 @@ from gpu.load_model import load_model
 from gpu.torch_runner import TorchRunner
 from gpu.weights import open_weights
 from protocol.ids import EngineIndex, Epoch, Slot
+from protocol.pooling import Pooling, PoolingParams
 from protocol.spec import EngineSpec
 from protocol.step import Row
-from tests.helpers.runner_conformance import Driver, params
+from tests.helpers.runner_conformance import Driver, params, vector_of
 
 pytestmark = pytest.mark.model
 
@@ -163,3 +164,20 @@ def test_the_kernels_know_the_capital_of_france_too(checkpoint, tokenizer):
     sequence = driver.admit(0, prompt_ids(tokenizer, QUESTIONS[0]), params(8))
     driver.run(sequence)
     assert tokenizer.decode(sequence.output, skip_special_tokens=False) == "The capital of France is Paris.<|im_end|>"
+
+
+def test_embeddings_are_those_of_transformers(checkpoint, tokenizer, reference):
+    runner = TorchRunner.load(native_spec(checkpoint), lambda _: None)
+    driver = Driver(runner)
+    prompts = [tokenizer.encode(text, add_special_tokens=False).ids for text in (PROSE, *QUESTIONS[:2])]
+    states = []
+    for token_ids in prompts:
+        with torch.inference_mode():
+            states.append(reference.model(torch.tensor([token_ids])).last_hidden_state[0].double())
+    for kind in Pooling:
+        sequences = [driver.admit_to_pool(i, ids, PoolingParams(kind)) for i, ids in enumerate(prompts)]
+        for values, hidden in zip(driver.pool(*sequences, chunk=100), states, strict=True):
+            by_hand = {Pooling.LAST: hidden[-1], Pooling.CLS: hidden[0], Pooling.MEAN: hidden.mean(dim=0)}[kind]
+            found = torch.tensor(vector_of(values)).double()
+            assert (found - by_hand / by_hand.norm()).norm() < 1e-2, kind
+    runner.close()

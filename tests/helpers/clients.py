@@ -30,7 +30,7 @@ async def open_client(
 
 
 async def collect(client: ActorEngineClient, *prompts: Prompt, deadline: Deadline | None = None) -> list[tuple]:
-    """Text, token ids, log-probabilities and finish reason of each prompt."""
+    """Text, token ids, log-probabilities (or the embedding) and finish reason of each prompt."""
     texts, ids, ends = [""] * len(prompts), [[] for _ in prompts], [None] * len(prompts)
     logprobs = [[] for _ in prompts]
     async with client.generate(prompts, deadline) as generation:
@@ -42,5 +42,6 @@ async def collect(client: ActorEngineClient, *prompts: Prompt, deadline: Deadlin
                 ids[index] += output.token_ids
                 logprobs[index] += [output.prompt_logprobs] * (output.prompt_logprobs is not None)
                 logprobs[index] += output.logprobs or []
+                logprobs[index] += [output.embedding] * (output.embedding is not None)
                 ends[index] = output.finish_reason
     return list(zip(texts, ids, logprobs, ends, strict=True))
