@@ -74,6 +74,19 @@ class NativeLoras:
         del self._matrices[lora_id]
 
     def _matrix(self, numbers: np.ndarray, kept: list[np.ndarray]) -> Matrix:
-        raw = np.ascontiguousarray(numbers).view(np.uint8)
-        kept.append(lay_out("F32", raw, self._lanes))
-        return Matrix(kept[-1].ctypes.data, FORMATS["F32"], *numbers.shape)
+        kind, raw = narrowest(numbers)
+        kept.append(lay_out(kind, raw, self._lanes))
+        return Matrix(kept[-1].ctypes.data, FORMATS[kind], *numbers.shape)
+
+
+def narrowest(numbers: np.ndarray) -> tuple[str, np.ndarray]:
+    """In the fewest bytes that hold these float32 [rows, columns] to the last bit: their GGUF type, and [rows, bytes per
+    row] uint8. Adapters are often saved in 16 bits, and to few tokens they cost what reading them costs."""
+    words = np.ascontiguousarray(numbers).view(np.uint32)
+    if not (words & 0xFFFF).any():
+        return "BF16", (words >> 16).astype(np.uint16).view(np.uint8)
+    with np.errstate(over="ignore"):
+        halves = numbers.astype(np.float16)
+    if np.array_equal(halves.astype(np.float32), numbers):
+        return "F16", halves.view(np.uint8)
+    return "F32", words.view(np.uint8)

@@ -8,10 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from gpu.load_model import load_model
 from gpu.lora_checkpoint import read_adapter
 from gpu.native_batch import ADAPTED_TOKENS, AdaptedRows
+from gpu.native_loras import narrowest
 from gpu.native_model import NativeModel
 from gpu.torch_model import TorchModel
 from gpu.torch_runner import TorchRunner
@@ -145,6 +147,35 @@ def test_the_runner_keeps_adapters(checkpoint, adapters, tmp_path):
     shape = {"model.layers.1.mlp.gate_proj": (512, 256)}
     third = write_adapter(tmp_path, shape, rank=3)
     check_adapters(TorchRunner.load(spec(checkpoint, **LORAS, threads=2), ignore), [*adapters, third])
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("bfloat16", "BF16"), ("float16", "F16"), ("float32", "F32")])
+def test_matrices_are_kept_in_the_fewest_bytes_that_hold_them(dtype, kind):
+    numbers = (torch.randn(5, 9) / 3).to(getattr(torch, dtype))
+    found, raw = narrowest(numbers.float().numpy())
+    assert found == kind
+    assert torch.equal(torch.from_numpy(raw).view(getattr(torch, dtype)), numbers)
+
+
+def test_what_16_bits_do_not_hold_is_left_alone():
+    for number in (1e-9, 70000.0, 1 + 2**-12):
+        assert narrowest(torch.tensor([[number, 2**-20]]).numpy())[0] == "F32"
+
+
+def test_an_adapter_of_16_bits_gives_what_float32_gives(checkpoint, tmp_path):
+    shapes = {"model.layers.0.self_attn.v_proj": (64, 256), "model.layers.1.mlp.down_proj": (256, 512)}
+    exact = load(checkpoint, dtype="float32")
+    for seed, dtype in enumerate((torch.bfloat16, torch.float16)):
+        path = write_adapter(tmp_path / str(seed), shapes, rank=7, seed=seed, lora_alpha=224)
+        tensors = load_file(path / "adapter_model.safetensors")
+        save_file({name: one.to(dtype) for name, one in tensors.items()}, path / "adapter_model.safetensors")
+        native = load(checkpoint, [path])
+        with torch.inference_mode():
+            exact.add_lora(LoraId(8 + seed), read_adapter(path, exact.lora_modules, 8))
+        expected = logits_of(exact, prompt(100), LoraId(8 + seed))
+        assert differences(logits_of(native, prompt(100), FIRST), expected).median() < 2e-3
+        assert differences(logits_of(native, prompt(100)), expected).median() > 0.1
+        native.close()
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 150)), max_size=12))
