@@ -14,19 +14,29 @@ from attrs import define
 from app.deadline import Deadline
 from app.engine import EngineClient, Generation, Prompt
 from app.metrics import Metrics
+from app.request_metrics import EndedSequence
 from app.schemas.usage import Usage, usage
 from protocol.errors import RequestFailedError, UnavailableError
 from protocol.messages import FinishReason, RequestOutput
+from protocol.timeline import Timeline, then
 
 
 @define
 class _Progress:
     num_prompt_tokens: int
+    max_tokens: int
     num_tokens: int = 0
     num_cached_tokens: int = 0
     last_at: float | None = None
     """trio's clock, at the latest token."""
+    timeline: Timeline | None = None
+    """As far as it is known."""
     finish_reason: str | None = None
+
+    def as_ended(self) -> EndedSequence:
+        return EndedSequence(
+            self.num_prompt_tokens, self.num_cached_tokens, self.num_tokens, self.max_tokens, self.timeline
+        )
 
 
 class Answer:
@@ -34,10 +44,12 @@ class Answer:
 
     def __init__(self, generation: Generation, prompts: Sequence[Prompt], n: int, metrics: Metrics) -> None:
         self._generation = generation
-        self._metrics = metrics
+        self._metrics = metrics.requests
         self._n = n
         self._began = trio.current_time()
-        self._choices = [_Progress(len(prompt.prompt_token_ids)) for prompt in prompts]
+        self._choices = [
+            _Progress(len(prompt.prompt_token_ids), prompt.sampling_params.max_tokens) for prompt in prompts
+        ]
 
     @property
     def num_choices(self) -> int:
@@ -73,20 +85,27 @@ class Answer:
         )
 
     def close(self) -> None:
-        """Counts what was abandoned."""
-        for choice in self._choices:
-            if choice.finish_reason is None:
+        """Counts what was abandoned, and prompts of which nothing was."""
+        for start in range(0, len(self._choices), self._n):
+            of_prompt = self._choices[start : start + self._n]
+            abandoned = [choice for choice in of_prompt if choice.finish_reason is None]
+            for choice in abandoned:
                 choice.finish_reason = FinishReason.ABORT
-                self._metrics.ended(FinishReason.ABORT)
+                self._metrics.left()
+            if not abandoned:
+                self._metrics.all_ended([choice.num_tokens for choice in of_prompt])
 
     def _observe(self, choice: _Progress, output: RequestOutput, now: float) -> None:
         new = len(output.token_ids)
         metrics = self._metrics
+        if output.timeline is not None:
+            choice.timeline = then(choice.timeline, output.timeline)
         if choice.last_at is None and (new or output.finish_reason is not None):
             metrics.prompt_tokens += choice.num_prompt_tokens
-            metrics.cached_tokens += output.num_cached_tokens
-            metrics.first_token.observe(now - self._began)
             choice.num_cached_tokens = min(output.num_cached_tokens, choice.num_prompt_tokens)
+            metrics.cached_tokens += choice.num_cached_tokens
+            if new:
+                metrics.first_token.observe(now - self._began)
             choice.last_at = now
         elif new and choice.last_at is not None:
             # Tokens that come together share the time since the last ones.
@@ -97,7 +116,7 @@ class Answer:
         if output.finish_reason is not None and choice.finish_reason is None:
             choice.finish_reason = output.finish_reason
             metrics.whole_request.observe(now - self._began)
-            metrics.ended(output.finish_reason)
+            metrics.ended(output.finish_reason, choice.as_ended())
 
 
 @asynccontextmanager
@@ -107,9 +126,11 @@ async def open_answer(
     """Starts the generation; leaving aborts what has not ended. Raises UnavailableError, having started nothing."""
     async with engine.generate(prompts, deadline) as generation:
         answer = Answer(generation, prompts, n, metrics)
+        metrics.requests.num_open += 1
         try:
             yield answer
         finally:
+            metrics.requests.num_open -= 1
             answer.close()
 
 

@@ -1,4 +1,4 @@
-"""How often values fell where, as a Prometheus histogram tells it. Kept by app/metrics.py for every token."""
+"""How often values fell where, as a Prometheus histogram tells it. Kept by app/request_metrics.py for every token."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from itertools import accumulate
 class Distribution:
     """Counts values by the smallest bound that is not below them."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self, bounds: Sequence[float], counts: Sequence[int] = (), total: float = 0.0) -> None:
+        """`counts`: of values that were counted elsewhere by the same bounds and infinity."""
         self._bounds = (*bounds, math.inf)
-        self._counts = [0] * len(self._bounds)
-        self.total = 0.0
+        self._counts = list(counts) or [0] * len(self._bounds)
+        assert len(self._counts) == len(self._bounds), f"{len(counts)} counts for {len(bounds)} bounds"
+        self.total = total
         """The sum of all values."""
 
     def observe(self, value: float, times: int = 1) -> None:

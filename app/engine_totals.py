@@ -65,11 +65,11 @@ def without_gauges(stats: EngineStats) -> EngineStats:
 
 
 def _sum(readings: Iterable[EngineStats]) -> EngineStats:
-    return EngineStats(*map(_added, zip(*map(msgspec.structs.astuple, readings), strict=True)))
-
-
-def _added(column: tuple[Any, ...]) -> Any:
-    """Numbers, or lists of them of any lengths."""
-    if isinstance(column[0], list):
-        return [sum(values) for values in zip_longest(*column, fillvalue=0)]
-    return sum(column)
+    """Of each field; lists may have different lengths."""
+    added: list[Any] = []
+    for column in zip(*map(msgspec.structs.astuple, readings), strict=True):
+        if isinstance(column[0], list):
+            added.append([sum(values) for values in zip_longest(*column, fillvalue=0)])
+        else:
+            added.append(sum(column))
+    return EngineStats(*added)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from quart import Response, g, request
 from quart_trio import QuartTrio
 
+from app.access_log import AccessMiddleware, access_of, route_name
 from app.auth import AuthenticationMiddleware, LoopbackMiddleware
 from app.connection import Connection
 from app.cors import CorsMiddleware
 from app.failures import register_failures
 from app.grammar import RequestGrammars
 from app.messages_error import REQUEST_ID, is_messages_path
-from app.request_label import HEADER, request_label
+from app.request_label import HEADER
 from app.routes.admin import admin_routes
 from app.routes.chat import chat_routes
 from app.routes.completions import completion_routes
@@ -57,6 +58,7 @@ def create_app(services: Services) -> QuartTrio:
     else:
         app.asgi_app = LoopbackMiddleware(app.asgi_app)
     app.asgi_app = CorsMiddleware(app.asgi_app, services.cors, has_keys=bool(services.api_keys))
+    app.asgi_app = AccessMiddleware(app.asgi_app, services.metrics.http, logs=services.logs_access)
     return app
 
 
@@ -64,7 +66,10 @@ def _label_requests(app: QuartTrio) -> None:
     """A client's X-Request-Id is a label for logs and comes back; nothing inside the server goes by it."""
 
     async def label() -> None:
-        g.request_id = request_label(request.headers.get(HEADER, ""))
+        access = access_of(request)
+        g.request_id = access.label
+        if request.url_rule is not None:
+            access.handler = route_name(request.url_rule.rule)
 
     async def echo(response: Response) -> Response:
         response.headers[HEADER] = g.get("request_id", "-")

@@ -48,6 +48,12 @@ OF_ENGINES = (HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GA
 OF_GENERATING = (*OF_A_BODY, *OF_A_MODEL, HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.GATEWAY_TIMEOUT)
 
 
+class LoadAnswer(msgspec.Struct, frozen=True):
+    """How many answers are being given."""
+
+    server_load: int
+
+
 class VersionAnswer(msgspec.Struct, frozen=True):
     """The server's version."""
 
@@ -230,6 +236,7 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(HTTPStatus.SERVICE_UNAVAILABLE,),
     ),
     Operation(method="get", path="/version", name="version", summary="The server's version.", answer=VersionAnswer),
+    Operation(method="get", path="/load", name="load", summary="How busy the server is.", answer=LoadAnswer),
     Operation(
         method="get",
         path="/metrics",

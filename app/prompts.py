@@ -6,7 +6,9 @@ import secrets
 from collections.abc import Sequence
 
 import msgspec
+from quart import has_request_context, request
 
+from app.access_log import access_of
 from app.checks import ranged
 from app.engine import Prompt
 from app.head import Head
@@ -70,11 +72,14 @@ def tokens_as_ids(services: Services, fields: SamplingFields) -> bool:
 def response_head(services: Services, fields: SamplingFields, prefix: str) -> Head:
     """Under an id of the server's own making: what clients call their requests is only a label."""
     options = fields.stream_options
+    answer_id = f"{prefix}-{secrets.token_hex(16)}"
+    if has_request_context():
+        access_of(request).answer_id = answer_id
     return Head(
-        f"{prefix}-{secrets.token_hex(16)}",
+        answer_id,
         int(services.clock()),
         services.model.name(fields.model),
         services.fingerprint,
-        include_usage=bool(options and options.include_usage),
+        include_usage=bool(options and options.include_usage) or services.force_include_usage,
         continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
     )

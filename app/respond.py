@@ -1,25 +1,21 @@
-"""From prompts to the response, plain or streamed, and one line about it in the log. Shared by chat and completions."""
+"""From prompts to the response, plain or streamed, and what the logs have of it. Shared by all APIs that generate."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
 import msgspec
-import trio
-from quart import Response, g, request
+from quart import Response, request
 
+from app.access_log import Access, access_of
 from app.answer import Answer, open_answer
 from app.connection import request_stack
 from app.deadline import Deadline, deadline_of
 from app.engine import Prompt
 from app.services import Services
 from app.stream import OPENAI, Chunks, Ending, stream_response
-from protocol.errors import TrillmError
-
-log = logging.getLogger("trillm.http")
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -46,10 +42,12 @@ async def respond(
     `deadline`: None is the server's own, from now on.
     """
     deadline = deadline or deadline_of(None, services.limits)
-    opened = open_logged_answer(services, prompts, n, g.request_id, request.path, deadline)
+    access = access_of(request)
+    services.request_log.tell(access.label, prompts, n, stream, services.tokenizer)
+    opened = open_logged_answer(services, prompts, n, access, deadline)
     if stream:
         answer = await request_stack(request).enter_async_context(opened)
-        return stream_response(answer, write(answer), g.request_id, ending)
+        return stream_response(answer, write(answer), access, ending, services.keep_alive_seconds)
     async with opened as answer:
         whole = await write(answer).whole()
     return Response(_ENCODER.encode(whole), content_type="application/json")
@@ -57,23 +55,14 @@ async def respond(
 
 @asynccontextmanager
 async def open_logged_answer(
-    services: Services, prompts: Sequence[Prompt], n: int, label: str, path: str, deadline: Deadline | None = None
+    services: Services, prompts: Sequence[Prompt], n: int, access: Access, deadline: Deadline | None = None
 ) -> AsyncIterator[Answer]:
-    """`open_answer`, with a line for each answer that was begun: a server that works slowly must not look dead."""
-    began = trio.current_time()
-    answer, status = None, "200"
-    try:
-        async with open_answer(services.engine, prompts, n, services.metrics, deadline) as answer:
+    """`open_answer`, and what became of it in the request's line of the access log."""
+    async with open_answer(services.engine, prompts, n, services.metrics, deadline) as answer:
+        try:
             yield answer
-    except TrillmError as error:
-        status = str(error.status)
-        raise
-    except trio.Cancelled:
-        status = "client left"
-        raise
-    finally:
-        if answer is not None:
-            used, ends = answer.usage(), ", ".join(answer.finish_reasons)
-            seconds = trio.current_time() - began
-            tokens = f"{used.prompt_tokens} + {used.completion_tokens} tokens"
-            log.info("%s %s: %s, %s in %.2f s (%s)", label, path, status, tokens, seconds, ends)
+        finally:
+            used = answer.usage()
+            access.num_prompt_tokens += used.prompt_tokens
+            access.num_tokens += used.completion_tokens
+            access.finish = ",".join(answer.finish_reasons) or "-"

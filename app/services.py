@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from app.limits import Limits
 from app.metrics import Metrics
 from app.model_card import ModelCard
 from app.render import ChatTemplate
+from app.request_log import RequestLog
 from app.seeds import seeds
 from app.tokenizer import Tokenizer
 from protocol.errors import UnavailableError
@@ -52,6 +54,13 @@ class Services:
     """Tokens that each event of a stream tells at least, but for the first and the last."""
     return_tokens_as_token_ids: bool = False
     """Log-probabilities name tokens by their ids, unless a request says otherwise."""
+    force_include_usage: bool = False
+    """Streams end with a chunk of usage, whether or not that was asked for."""
+    keep_alive_seconds: float = math.inf
+    """A stream that has nothing to tell for so long tells a comment."""
+    logs_access: bool = True
+    """Each request is a line in the log when it is over."""
+    request_log: RequestLog = field(factory=RequestLog)
     version: str = "0.0.0"
     clock: Callable[[], float] = time.time
     """Unix time in seconds, for the `created` fields."""

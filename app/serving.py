@@ -7,6 +7,7 @@ connections end before the engines do. Under the `hypercorn` command the applica
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -46,6 +47,7 @@ from app.metrics import Metrics
 from app.model_card import ModelCard
 from app.notify import Notifier, ServiceReport, take_variables
 from app.render import ChatTemplate
+from app.request_log import RequestLog
 from app.seeds import seeds
 from app.services import Services
 from app.settings import Settings
@@ -101,6 +103,10 @@ class Service:
             seed=seeds(settings.seed),
             cors=settings.cors,
             adapter_policy=policy,
+            force_include_usage=settings.enable_force_include_usage,
+            keep_alive_seconds=settings.sse_keep_alive_interval or math.inf,
+            logs_access=not settings.disable_access_log,
+            request_log=RequestLog(settings.enable_log_requests, settings.max_log_len),
             version=version("trillm"),
         )
         if policy.is_enabled:

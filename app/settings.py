@@ -35,6 +35,7 @@ CACHE = Group("Engine: memory and scheduling", sort_key=3)
 LORA = Group("Adapters (LoRA)", sort_key=4)
 
 JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())
+NO_ACCESS_LOG = Parameter(group=SERVER, name=("--disable-access-log", "--disable-uvicorn-access-log"), negative=())
 
 MAX_LORA_RANK = 512
 
@@ -93,6 +94,22 @@ class Settings:
     profiler_dir: Annotated[Path | None, Parameter(group=SERVER)] = None
     """Where /start_profile has profiles written. Default: `profiles` in the cache directory."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Parameter(group=SERVER)] = "info"
+    disable_access_log: Annotated[bool, NO_ACCESS_LOG] = False
+    """No line in the log for each request when it is over."""
+    enable_log_requests: Annotated[bool, Parameter(group=SERVER, negative=())] = False
+    """A line for each request before it runs: its parameters, none of its words."""
+    max_log_len: Annotated[int, Parameter(group=SERVER)] = 0
+    """With --enable-log-requests: so many characters of each prompt as well."""
+    enable_force_include_usage: Annotated[bool, Parameter(group=SERVER, negative=())] = False
+    """End every stream with its usage, whether or not it was asked for."""
+    sse_keep_alive_interval: Annotated[float, Parameter(group=SERVER)] = 0.0
+    """Seconds without anything to tell after which a stream tells a comment, which clients skip; 0 is never."""
+    enable_prompt_tokens_details: Annotated[bool, Parameter(group=SERVER, negative=(), show=False)] = False
+    """Accepted for vLLM's sake: usage always tells how much of a prompt was cached."""
+    enable_request_id_headers: Annotated[bool, Parameter(group=SERVER, negative=(), show=False)] = False
+    """Accepted for vLLM's sake: answers always carry X-Request-Id."""
+    enable_server_load_tracking: Annotated[bool, Parameter(group=SERVER, negative=(), show=False)] = False
+    """Accepted for vLLM's sake: /load always tells."""
     stream_interval: Annotated[int, Parameter(group=SERVER)] = 1
     """Tokens that each event of a stream tells, but for the first and the last; requests may ask for more."""
     return_tokens_as_token_ids: Annotated[bool, Parameter(group=SERVER)] = False
@@ -231,7 +248,8 @@ class Settings:
             if values[name] is not None and not values[name] >= 1:
                 raise BadRequestError(f"--{name.replace('_', '-')} must be at least 1, not {values[name]}")
         seconds = ("shutdown_timeout", "send_timeout", "dummy_step_seconds", "request_timeout", "max_queue_time")
-        for name in (*seconds, "max_num_queued_reqs", "max_logprobs", "long_prefill_token_threshold"):
+        numbers = ("max_num_queued_reqs", "max_logprobs", "long_prefill_token_threshold", "max_log_len")
+        for name in (*seconds, "sse_keep_alive_interval", *numbers):
             if not values[name] >= 0:  # NaN is not, either
                 raise BadRequestError(f"--{name.replace('_', '-')} must not be negative, and is {values[name]}")
 

@@ -13,6 +13,9 @@ HEADERS = {
 
 DONE = b"data: [DONE]\n\n"
 
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment, which clients skip: it keeps proxies from taking a stream that says nothing for a dead one."""
+
 _ENCODER = msgspec.json.Encoder()
 
 

@@ -7,15 +7,18 @@ while the client was slow goes out as one write.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
+import trio
 from attrs import frozen
 from quart import Response
 from quart.wrappers.response import ResponseBody
 
 from app import sse
+from app.access_log import Access
 from app.answer import Answer
 from app.failures import error_body, failure_of
 from protocol.errors import TrillmError
@@ -50,11 +53,16 @@ class Chunks(Protocol):
 class EventStream(ResponseBody):
     """The body that Quart iterates. It owns nothing: the connection closes the answer (see app/connection.py)."""
 
-    def __init__(self, answer: Answer, chunks: Chunks, request_id: str, ending: Ending) -> None:
+    def __init__(
+        self, answer: Answer, chunks: Chunks, access: Access, ending: Ending, keep_alive_seconds: float
+    ) -> None:
+        """`keep_alive_seconds`: a client that hears nothing for so long hears a comment; infinity is never."""
         self._answer = answer
         self._chunks = chunks
-        self._request_id = request_id
+        self._access = access
         self._ending = ending
+        self._keep_alive_seconds = keep_alive_seconds
+        self._told_at = trio.current_time()
         self._ended = False
 
     async def __aenter__(self) -> EventStream:
@@ -70,6 +78,20 @@ class EventStream(ResponseBody):
         """The events that are due, as one block of bytes. A block may be empty: not every token makes text."""
         if self._ended:
             raise StopAsyncIteration
+        if self._keep_alive_seconds == math.inf:
+            return await self._next()
+        block = b""
+        with trio.move_on_at(self._told_at + self._keep_alive_seconds):
+            block = await self._next()
+        now = trio.current_time()
+        if not block and now >= self._told_at + self._keep_alive_seconds:
+            block = sse.KEEP_ALIVE
+        if block:
+            self._told_at = now
+        return block
+
+    async def _next(self) -> bytes:
+        """To be cancelled only while it waits: nothing is lost then."""
         try:
             frames = self._chunks.frames(await self._answer.receive())
             if self._answer.finished:
@@ -77,10 +99,14 @@ class EventStream(ResponseBody):
                 frames += [*self._chunks.closing(), self._ending.last]
         except Exception as error:  # the headers are out: the stream itself has to tell it
             self._ended = True
-            failure = failure_of(error, self._request_id)
-            frames = [self._ending.failure(failure, self._request_id), self._ending.last]
+            failure = failure_of(error, self._access.label)
+            self._access.failure = failure.code or str(failure.status)
+            frames = [self._ending.failure(failure, self._access.label), self._ending.last]
         return b"".join(frames)
 
 
-def stream_response(answer: Answer, chunks: Chunks, request_id: str, ending: Ending = OPENAI) -> Response:
-    return Response(EventStream(answer, chunks, request_id, ending), headers=dict(sse.HEADERS))
+def stream_response(
+    answer: Answer, chunks: Chunks, access: Access, ending: Ending = OPENAI, keep_alive_seconds: float = math.inf
+) -> Response:
+    stream = EventStream(answer, chunks, access, ending, keep_alive_seconds)
+    return Response(stream, headers=dict(sse.HEADERS))

@@ -6,8 +6,9 @@ import secrets
 from collections.abc import Sequence
 
 import msgspec
-from quart import Blueprint, Response, g, request
+from quart import Blueprint, Response, request
 
+from app.access_log import access_of
 from app.body import read_body
 from app.checks import ranged
 from app.deadline import deadline_of, within
@@ -35,6 +36,8 @@ def embedding_routes(services: Services) -> Blueprint:
         body = await read_body(request, _DECODER, services.limits, services.drain)
         deadline = deadline_of(body.timeout, services.limits)
         head = (f"embd-{secrets.token_hex(16)}", int(services.clock()), services.model.name(body.model))
+        access = access_of(request)
+        access.answer_id = head[0]
         pooling = _pooling(services, body)
         priority = ranged("priority", body.priority, -_INT32, _INT32 - 1, 0)
         salt = checked_cache_salt(body.cache_salt, services.limits)
@@ -46,7 +49,7 @@ def embedding_routes(services: Services) -> Blueprint:
         at_once = services.limits.max_embeddings_at_once
         for first in range(0, len(prompts), at_once):
             part = prompts[first : first + at_once]
-            async with open_logged_answer(services, part, 1, g.request_id, request.path, deadline) as answer:
+            async with open_logged_answer(services, part, 1, access, deadline) as answer:
                 found: dict[int, bytes] = {}
                 while not answer.finished:
                     found |= {i: output.embedding for i, output in await answer.receive() if output.embedding}

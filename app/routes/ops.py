@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import msgspec
-from quart import Blueprint, Response
+from quart import Blueprint, Response, request
 
 from actors.handles import ActorState
 from app.failures import error_response
-from app.metrics import CONTENT_TYPE
 from app.services import Services
 from protocol.errors import UnavailableError
 
@@ -52,6 +51,13 @@ def ops_routes(services: Services) -> Blueprint:
 
     @routes.get("/metrics")
     async def metrics() -> Response:
-        return Response(services.metrics.render(), content_type=CONTENT_TYPE)
+        page, content_type = services.metrics.render(request.headers.get("accept", ""))
+        return Response(page, content_type=content_type)
+
+    @routes.get("/load")
+    async def load() -> Response:
+        """How many answers are being given, for load balancers."""
+        body = msgspec.json.encode({"server_load": services.metrics.requests.num_open})
+        return Response(body, content_type="application/json")
 
     return routes

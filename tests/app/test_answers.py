@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion
 
 from protocol.errors import UnavailableError
 from protocol.messages import FinishReason
 from tests.helpers.app_under_test import MODEL, make_app
-from tests.helpers.asgi import Exchange, http_scope
 
 
 async def test_a_chat_answer_is_what_openais_client_reads() -> None:
@@ -199,39 +194,3 @@ async def test_no_chat_template_is_told() -> None:
     assert reply.status_code == 400
     assert reply.json["error"]["code"] == "no_chat_template"
     assert "chat template" in reply.json["error"]["message"]
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_each_finished_request_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture, stream: bool) -> None:
-    caplog.set_level("INFO", logger="trillm.http")
-    under_test = make_app()
-    body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 4, "n": 2, "stream": stream}).encode()
-    await under_test.send("POST", "/v1/completions", body, X_Request_Id="mine")
-
-    [line] = caplog.messages
-    assert re.fullmatch(r"mine /v1/completions: 200, 3 \+ 8 tokens in \d+\.\d\d s \(length\)", line)
-
-
-async def test_a_failed_and_an_abandoned_request_are_lines_too(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="trillm.http")
-    dying = make_app(dies_after=1)
-    await dying.complete(max_tokens=4)
-    assert any("/v1/completions: 500, " in line and line.endswith("(abort)") for line in caplog.messages)
-
-    caplog.clear()
-    left = make_app()
-    left.engine.hold()
-    exchange = Exchange(
-        http_scope("POST", "/v1/completions", [(b"content-type", b"application/json")]), b'{"prompt": "Hi"}'
-    )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(exchange.run, left.app)
-        await trio.testing.wait_all_tasks_blocked()
-        exchange.disconnected.set()
-    assert [line for line in caplog.messages if ": client left, " in line]
-
-
-async def test_a_refused_request_is_no_line(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="trillm.http")
-    await make_app(refusal=UnavailableError("full")).complete()
-    assert caplog.messages == []

@@ -40,7 +40,7 @@ async def test_who_leaves_while_waiting_leaves_nothing_running(path: str, stream
 
         assert under_test.engine.num_requests == 0
         assert under_test.engine.num_aborted == 2
-    assert 'finished_reason="abort",model_name="owner/dummy"} 2.0' in under_test.services.metrics.render().decode()
+    assert 'finished_reason="abort",model_name="owner/dummy"} 2.0' in under_test.services.metrics.render()[0].decode()
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -71,8 +71,8 @@ async def test_vectors_are_in_the_order_of_the_inputs(given: Any, lengths: list[
     assert [one["embedding"][0] for one in answer["data"]] == lengths
     assert answer["usage"]["total_tokens"] == sum(lengths)
     assert under_test.engine.num_left == -(-len(lengths) // at_once)
-    assert under_test.services.metrics.prompt_tokens == sum(lengths)
-    assert under_test.services.metrics.ended_by_reason["stop"] == len(lengths)
+    assert under_test.services.metrics.requests.prompt_tokens == sum(lengths)
+    assert under_test.services.metrics.requests.ended_by_reason["stop"] == len(lengths)
 
 
 async def test_many_vectors_are_written_aside_and_are_the_same():

@@ -1,0 +1,165 @@
+"""One line and one set of counts for each HTTP request, when it is over: outermost, so that refusals at the door and
+clients who leave are told too.
+
+What is inside only the application knows (the route, the answer's id, tokens, an error within a stream), and it notes
+that in the Access that travels in the request's scope. Told are neither headers nor bodies nor query strings.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable
+from typing import cast, final
+
+import trio
+from attrs import define
+from hypercorn.typing import (
+    ASGIFramework,
+    ASGIReceiveCallable,
+    ASGIReceiveEvent,
+    ASGISendCallable,
+    ASGISendEvent,
+    HTTPScope,
+    Scope,
+)
+from quart import Request
+
+from app.http_metrics import HttpMetrics
+from app.request_label import HEADER, request_label
+
+log = logging.getLogger("trillm.access")
+
+_KEY = "trillm.access"
+CLIENT_LEFT = 499
+"""Told as the status of a request whose client left before it had one; nginx's word for it."""
+QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/ping", "/load"})
+"""Asked every few seconds by machines: counted, but no line each."""
+UNMEASURED = QUIET_PATHS | {"/version"}
+"""Routes that vLLM leaves out of http_*: they are many and quick, and would make means look good."""
+MAX_PATH = 200
+_PARAMETER = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
+
+
+@define(eq=False)
+class Access:
+    """One HTTP request."""
+
+    label: str
+    """The client's X-Request-Id, or one of our own."""
+    method: str
+    path: str
+    began: float
+    """On trio's clock, like the other times."""
+    handler: str = "none"
+    """The route, as http_requests_total names it."""
+    answer_id: str = "-"
+    """The id in the answer's body."""
+    num_prompt_tokens: int = 0
+    num_tokens: int = 0
+    finish: str = "-"
+    """The finish reasons of its choices."""
+    failure: str | None = None
+    """What ended a stream whose headers said that all was well."""
+    status: int = 0
+    """0: nothing was sent."""
+    first_byte_at: float | None = None
+    num_received: int = 0
+    """Bytes of the body, as of the answer's."""
+    num_sent: int = 0
+    is_whole: bool = False
+    """The last piece was handed over."""
+
+    def note(self, message: ASGISendEvent) -> None:
+        """This is being sent."""
+        if message["type"] == "http.response.body":
+            if self.first_byte_at is None:
+                self.first_byte_at = trio.current_time()
+            self.num_sent += len(message.get("body", b""))
+            self.is_whole = not message.get("more_body", False)
+        elif message["type"] == "http.response.start":
+            self.status = message["status"]
+
+    @property
+    def end(self) -> str:
+        if self.failure is not None:
+            return f"error {self.failure}"
+        return "done" if self.is_whole else "client left"
+
+    def line(self, now: float) -> str:
+        first = "-" if self.first_byte_at is None else f"{self.first_byte_at - self.began:.3f}"
+        return (
+            f'{self.label} {self.answer_id} "{printable(self.method)} {printable(self.path)}" '
+            f"{self.status or CLIENT_LEFT} tokens={self.num_prompt_tokens}+{self.num_tokens} finish={self.finish} "
+            f"first_byte={first} seconds={now - self.began:.3f} bytes={self.num_sent} end={self.end}"
+        )
+
+
+def access_of(request: Request) -> Access:
+    """Of the request that is being answered."""
+    return cast("Access", request.scope[_KEY])
+
+
+def route_name(rule: str) -> str:
+    """A route's path with its parameters in braces."""
+    return _PARAMETER.sub(r"{\1}", rule)
+
+
+def printable(text: str) -> str:
+    """What a client made up, fit for one line: the rest is escaped, and what is too long ends with an ellipsis."""
+    short = text if len(text) <= MAX_PATH else text[:MAX_PATH] + "…"
+    escaped = (c if c.isprintable() and c not in '"\\' else c.encode("unicode_escape").decode() for c in short)
+    return "".join(escaped).replace('"', "\\x22")
+
+
+@final
+class AccessMiddleware:
+    """Around everything else."""
+
+    def __init__(self, app: ASGIFramework, metrics: HttpMetrics, *, logs: bool) -> None:
+        """`logs`: whether there are lines; the counts are always kept."""
+        self._app = app
+        self._metrics = metrics
+        self._logs = logs
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        access = Access(label_of(scope), scope["method"], scope["path"], trio.current_time())
+        cast("dict[str, object]", scope)[_KEY] = access
+
+        async def receive_counted() -> ASGIReceiveEvent:
+            event = await receive()
+            if event["type"] == "http.request":
+                access.num_received += len(event.get("body", b""))
+            return event
+
+        def send_noted(message: ASGISendEvent) -> Awaitable[None]:  # no coroutine of its own: this is every token's way
+            access.note(message)
+            sending: Awaitable[None] = send(message)
+            return sending
+
+        try:
+            await self._app(scope, receive_counted, send_noted)
+        except trio.Cancelled:
+            raise
+        except BaseException:
+            access.failure = "internal"
+            raise
+        finally:
+            self._end(access)
+
+    def _end(self, access: Access) -> None:
+        now = trio.current_time()
+        if access.handler not in UNMEASURED:
+            seconds = now - access.began
+            status = access.status or CLIENT_LEFT
+            self._metrics.observe(access.handler, access.method, status, seconds, access.num_received, access.num_sent)
+        if self._logs and access.handler not in QUIET_PATHS:
+            log.info("%s", access.line(now))
+
+
+def label_of(scope: HTTPScope) -> str:
+    sent = next((value for name, value in scope["headers"] if name.lower() == HEADER.lower().encode()), b"")
+    return request_label(sent.decode("latin-1"))
