@@ -72,7 +72,7 @@ class ModelConfig(ModelShape):
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelConfig:
         """From config.json's content. Raises CheckpointError naming the key and its value."""
-        architecture = _architecture(raw)
+        architecture, has_head = _architecture(raw)
         traits = ARCHITECTURES[architecture]
         activation = _activation(raw, traits)
         _refuse_what_is_not_computed(raw)
@@ -106,7 +106,7 @@ class ModelConfig(ModelShape):
             max_position_embeddings=max_position_embeddings,
             rope=ropes[0],
             local_rope=ropes[1],
-            tie_word_embeddings=raw.get("tie_word_embeddings"),
+            tie_word_embeddings=raw.get("tie_word_embeddings") if has_head else True,
             qkv=traits.qkv,
             qkv_bias=biased,
             output_bias=biased and traits.output_bias,
@@ -164,11 +164,15 @@ def read_config(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is no JSON object: {error}") from error
 
 
-def _architecture(raw: Mapping[str, Any]) -> str:
+def _architecture(raw: Mapping[str, Any]) -> tuple[str, bool]:
+    """The first class name that is known, and whether it has a head: what is trained to embed is often saved without,
+    as LlamaModel say. Logits are then made with the embedding."""
     names = raw.get("architectures") or []
     for name in names:
         if name in ARCHITECTURES:
-            return str(name)
+            return str(name), True
+        if (whole := f"{str(name).removesuffix('Model')}ForCausalLM") in ARCHITECTURES:
+            return whole, False
     raise UnknownVariantError(f"architectures {names} is none of those in gpu/architectures.py")
 
 
@@ -181,6 +185,8 @@ def _activation(raw: Mapping[str, Any], traits: Architecture) -> str:
 
 
 def _refuse_what_is_not_computed(raw: Mapping[str, Any]) -> None:
+    if raw.get("is_causal") is False:
+        raise CheckpointError("is_causal is false: tokens would see those after them, which is not computed here")
     if quantization := raw.get("quantization_config"):
         method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else quantization
         raise CheckpointError(f"quantization_config with quant_method {method!r} is not computed here")

@@ -62,6 +62,10 @@ def open_weights(checkpoint: Path) -> WeightSource:
     raise CheckpointError(f"{checkpoint} holds no weights: none of {SINGLE}, {INDEX}, {GGUF_INDEX} is there")
 
 
+PREFIX = "model."
+"""What the names of all tensors but the head's begin with, unless the model was saved without a head."""
+
+
 class SafetensorsWeights:
     """One or several .safetensors files."""
 
@@ -79,6 +83,9 @@ class SafetensorsWeights:
             self._files[path] = file
             self._paths |= dict.fromkeys(file.keys(), path)
             self.num_bytes += path.stat().st_size
+        first = "embed_tokens.weight"
+        self._prefix = PREFIX if first in self._paths and PREFIX + first not in self._paths else ""
+        """What the names here lack."""
 
     @classmethod
     def open_sharded(cls, index: Path) -> SafetensorsWeights:
@@ -97,7 +104,7 @@ class SafetensorsWeights:
         return source
 
     def __contains__(self, name: str) -> bool:
-        return name in self._paths
+        return self._stored(name) in self._paths
 
     def read(self, name: str, into: torch.Tensor) -> int:
         tensor = self._tensor(name, into.shape)
@@ -105,20 +112,24 @@ class SafetensorsWeights:
         return tensor.nbytes
 
     def kind(self, name: str, shape: tuple[int, int]) -> str:
-        return self._files[self._path(name, shape)].get_slice(name).get_dtype()
+        return self._files[self._path(name, shape)].get_slice(self._stored(name)).get_dtype()
 
     def raw(self, name: str, shape: tuple[int, int]) -> np.ndarray:
         return self._tensor(name, shape).view(torch.uint8).numpy()
 
+    def _stored(self, name: str) -> str:
+        """The tensor's name in the files."""
+        return name.removeprefix(self._prefix)
+
     def _path(self, name: str, shape: Sequence[int]) -> Path:
-        path = self._paths.get(name)
+        path = self._paths.get(self._stored(name))
         if path is None:
             raise CheckpointError(f"tensor {name} of shape {list(shape)} is missing in {self._names}")
         return path
 
     def _tensor(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         path = self._path(name, shape)
-        tensor = self._files[path].get_tensor(name)
+        tensor = self._files[path].get_tensor(self._stored(name))
         if list(tensor.shape) != list(shape):
             raise wrong_shape(path, name, tensor.shape, shape)
         if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):

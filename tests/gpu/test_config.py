@@ -29,6 +29,13 @@ def refusal(**changes: object) -> str:
     return caught.value.message
 
 
+def test_a_model_without_a_head_is_tied_and_one_that_looks_ahead_is_refused():
+    config = ModelConfig.from_dict(LLAMA | {"architectures": ["Qwen3Model"], "tie_word_embeddings": False})
+    assert (config.architecture, config.tie_word_embeddings) == ("Qwen3ForCausalLM", True)
+    assert "is_causal is false" in refusal(is_causal=False)
+    assert "BertModel" in refusal(architectures=["BertModel"])
+
+
 def test_absent_keys_have_the_architectures_defaults():
     config = ModelConfig.from_dict(LLAMA)
     assert (config.num_kv_heads, config.head_dim, config.windows) == (4, 8, (None, None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -53,6 +54,17 @@ def assert_as_transformers(runner: TorchRunner, model: PreTrainedModel, chunk: i
 def test_vectors_are_those_of_transformers(tmp_path, kind, chunk):
     model = tiny_checkpoints.make_checkpoint(tmp_path, kind)
     assert_as_transformers(load(tmp_path, block_size=4), model, chunk, 1e-4)
+
+
+@pytest.mark.parametrize("kind", ["mistral_sliding", "qwen3"])
+def test_a_model_that_was_saved_without_its_head_gives_the_same_vectors(tmp_path, kind):
+    """As sentence-transformers saves them."""
+    model = tiny_checkpoints.make_checkpoint(tmp_path, kind)
+    (tmp_path / "model.safetensors").unlink()
+    model.base_model.save_pretrained(tmp_path, max_shard_size="50kB")
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == [type(model.base_model).__name__]
+    assert_as_transformers(load(tmp_path, block_size=4), model, 7, 1e-4)
 
 
 def test_vectors_of_a_model_that_transformers_computes_are_those_of_transformers(tmp_path):
