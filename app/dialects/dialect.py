@@ -16,6 +16,7 @@ from app.dialects.markers import Markers
 from app.dialects.mistral import MistralText
 from app.dialects.names import DEEPSEEK_R1, HERMES, LLAMA3_JSON, MISTRAL, OPENAI
 from app.dialects.plain import PlainText, WithoutControlTokens
+from app.dialects.pythonic import PythonicText
 from app.dialects.thinking import Thinking, ThinkText
 from protocol.sampling import Thoughts
 
@@ -110,6 +111,8 @@ class Dialect:
                 return LlamaText(names, hidden)
             case "mistral":
                 return MistralText(names, hidden)
+            case "pythonic":
+                return PythonicText(names)
         return PlainText()
 
     def _marks(self, has_tools: bool) -> Sequence[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from protocol.errors import BadRequestError
 
 NONE = "none"
-HERMES, LLAMA3_JSON, MISTRAL, OPENAI = "hermes", "llama3_json", "mistral", "openai"
-TOOL_PARSERS = (HERMES, LLAMA3_JSON, MISTRAL, OPENAI)
+HERMES, LLAMA3_JSON, MISTRAL, PYTHONIC, OPENAI = "hermes", "llama3_json", "mistral", "pythonic", "openai"
+TOOL_PARSERS = (HERMES, LLAMA3_JSON, MISTRAL, PYTHONIC, OPENAI)
 DEEPSEEK_R1, QWEN3, OPENAI_GPTOSS = "deepseek_r1", "qwen3", "openai_gptoss"
 REASONING_PARSERS = (DEEPSEEK_R1, QWEN3, OPENAI_GPTOSS)
 

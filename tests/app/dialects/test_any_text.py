@@ -16,6 +16,7 @@ from app.dialects.llama3_json import LlamaText
 from app.dialects.markers import Markers
 from app.dialects.mistral import MistralText
 from app.dialects.plain import PlainText, WithoutControlTokens
+from app.dialects.pythonic import PythonicText
 from app.dialects.thinking import Thinking, ThinkText
 from app.parts import CallPiece, Content, Reasoning
 from tests.app.dialects.reading import NAMES, in_pieces, read
@@ -24,6 +25,7 @@ MAKERS: dict[str, Callable[[], TextParser]] = {
     "hermes": lambda: HermesText(NAMES),
     "llama3_json": lambda: LlamaText(NAMES),
     "mistral": lambda: MistralText(NAMES),
+    "pythonic": lambda: PythonicText(NAMES),
     "harmony": lambda: HarmonyText(NAMES, "assistant"),
     "thinking": lambda: ThinkText(Thinking.UNSAID, HermesText(NAMES)),
     "always thinking": lambda: ThinkText(Thinking.OPEN, MistralText(NAMES)),
@@ -36,7 +38,8 @@ SCRAPS = st.sampled_from(
         "<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[", "]", ",",
         ";", "{", "}", " ", "\n", "<", "<tool", "weather", '{"name": "weather", "arguments": ', '"', "\\", "é😀",
         '{"city": "Oslo"}', '{"name": "weather", "parameters": {"a": "</tool_call>"}}', "assistant",
-        " to=functions.weather", "commentary", "analysis", "final", "<|x|>", "<eos>", "text", "null", *MARKS,
+        " to=functions.weather", "commentary", "[weather(", "a=1", ")]", "analysis",
+        "final", "<|x|>", "<eos>", "text", "null", *MARKS,
     ]
 )  # fmt: skip
 TEXTS = st.lists(SCRAPS, max_size=12).map("".join)
@@ -54,7 +57,7 @@ def test_parts_do_not_depend_on_where_the_text_is_cut(name: str, text: str, cut:
     assert read(one_by_one, list(text), cut=cut) == expected
 
 
-@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral"])
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral", "pythonic"])
 @settings(max_examples=60, deadline=None)
 @given(text=TEXTS)
 def test_text_without_calls_comes_out_as_it_was_written(name: str, text: str) -> None:
