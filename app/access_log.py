@@ -69,6 +69,8 @@ class Access:
     num_sent: int = 0
     is_whole: bool = False
     """The last piece was handed over."""
+    is_left: bool = False
+    """The client has gone."""
 
     def note(self, message: ASGISendEvent) -> None:
         """This is being sent."""
@@ -84,7 +86,9 @@ class Access:
     def end(self) -> str:
         if self.failure is not None:
             return f"error {self.failure}"
-        return "done" if self.is_whole else "client left"
+        if self.is_whole:
+            return "done"
+        return "client left" if self.is_left else "cut off"
 
     def line(self, now: float) -> str:
         first = "-" if self.first_byte_at is None else f"{self.first_byte_at - self.began:.3f}"
@@ -133,6 +137,8 @@ class AccessMiddleware:
             event = await receive()
             if event["type"] == "http.request":
                 access.num_received += len(event.get("body", b""))
+            elif event["type"] == "http.disconnect":
+                access.is_left = True
             return event
 
         def send_noted(message: ASGISendEvent) -> Awaitable[None]:  # no coroutine of its own: this is every token's way
@@ -142,9 +148,7 @@ class AccessMiddleware:
 
         try:
             await self._app(scope, receive_counted, send_noted)
-        except trio.Cancelled:
-            raise
-        except BaseException:
+        except Exception:
             access.failure = "internal"
             raise
         finally:

@@ -97,6 +97,18 @@ async def test_a_client_that_leaves_its_stream_is_told_of(lines: Lines) -> None:
     assert lines.only().endswith("end=client left")
 
 
+async def test_what_the_server_itself_cuts_off_is_not_the_client_s_doing(lines: Lines) -> None:
+    under_test = make_app()
+    under_test.engine.hold()
+    exchange = Exchange(http_scope("POST", COMPLETIONS, HEADERS), b'{"prompt": "Hi", "stream": true}')
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(exchange.run, under_test.app)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+    assert lines.only().endswith("end=cut off")
+
+
 async def test_a_stream_that_ended_with_an_error_says_so_though_its_status_was_200(lines: Lines) -> None:
     await make_app(dies_after=1).complete(max_tokens=4, stream=True)
 
