@@ -30,7 +30,6 @@ from app.adapter_paths import adapter_of_module
 from app.adapters import Adapter, Adapters, check_name
 from app.bounded_send import BoundedSends
 from app.checkpoints.inspect import Description
-from app.checkpoints.pooler import read_pooler
 from app.checkpoints.resolve import Checkpoint
 from app.chunked_body import framed_here
 from app.descriptors import ConnectionLimit, raise_descriptor_limit
@@ -46,6 +45,7 @@ from app.lora_modules import LoraModule
 from app.metrics import Metrics
 from app.model_card import ModelCard
 from app.notify import Notifier, ServiceReport, take_variables
+from app.pooler_config import pooler
 from app.render import ChatTemplate
 from app.request_log import RequestLog
 from app.seeds import seeds
@@ -94,7 +94,7 @@ class Service:
                 ),
             ),
             metrics=Metrics(client, names[0]),
-            pooler=read_pooler(checkpoint.directory),
+            pooler=pooler(settings.pooler_config, checkpoint.directory),
             limits=settings.limits,
             api_keys=settings.api_key,
             special_tokens=description.special_tokens,

@@ -22,6 +22,7 @@ from app.dialects.names import check_parser_names
 from app.generation_config import read_override
 from app.limits import EMBEDDINGS_AT_ONCE, Limits
 from app.lora_modules import LoraModule, read_lora_modules
+from app.pooler_config import read_pooler_config
 from app.speculative_config import read_speculative_config
 from app.tls import TlsFiles
 from app.unix_socket import check_socket_path
@@ -138,6 +139,9 @@ class Settings:
     generation_config: Annotated[str, Parameter(group=MODEL)] = "auto"
     """Where the sampling defaults come from: "auto" is the checkpoint's generation_config.json, "vllm" nowhere, else a
     directory that has such a file."""
+    pooler_config: Annotated[str | None, Parameter(group=MODEL)] = None
+    """JSON: {"pooling_type": "MEAN", "normalize": true} makes embeddings so (LAST, MEAN or CLS), and not as the
+    checkpoint says."""
     override_generation_config: Annotated[str | None, Parameter(group=MODEL)] = None
     """JSON with defaults that go before those: {"temperature": 0.7, "max_new_tokens": 1024}. (The last is a limit.)"""
     seed: Annotated[int | None, Parameter(group=MODEL)] = None
@@ -234,6 +238,7 @@ class Settings:
         read_speculative_config(self.speculative_config)
         check_parser_names(self.tool_call_parser, self.reasoning_parser)
         read_override(self.override_generation_config)
+        read_pooler_config(self.pooler_config)
         if self.uds is not None:
             check_socket_path(self.uds)
         if self.middleware:

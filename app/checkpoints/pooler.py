@@ -1,4 +1,4 @@
-"""How a checkpoint's embeddings are made, as sentence-transformers writes it down. Used by app/serving.py.
+"""How a checkpoint's embeddings are made, as sentence-transformers writes it down. Used by app/pooler_config.py.
 
 A checkpoint that says nothing is a generating model: its vector is the last token's, of length 1.
 """
