@@ -52,7 +52,7 @@ class Connection(TrioASGIHTTPConnection):  # type: ignore[misc]
             else:
                 await send(message)
 
-        # HTTP/2 tells of a disconnect after the last piece, and waits for ever with it if the client is really gone.
+        # HTTP/2 tells of a disconnect only when the client has given this request up: nothing is worth waiting for.
         early = is_http_1(self.scope)
         await super().__call__(receive_after_last_piece if early else receive, send_to_the_end)
 

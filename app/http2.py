@@ -34,7 +34,8 @@ async def change_at_preface(self: H11Protocol, request: h11.Request) -> None:
 
 @contextmanager
 def bounded_http2(sends: BoundedSends, *, enabled: bool) -> Iterator[None]:
-    """In place of hypercorn's own class and methods, for connections that are opened meanwhile."""
+    """In place of hypercorn's own class and methods, for connections that are opened meanwhile. Where it is not
+    enabled, TLS must not offer it: app/tls.py does not, and hypercorn's command has its own configuration for that."""
     check, close, protocol = (
         H11Protocol._check_protocol,
         TCPServer._initiate_server_close,

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from time import time
-from typing import Any, final
+from typing import final
 
-import h2.config
-import h2.connection
 import h2.events
 import h2.exceptions
-import h2.settings
 import trio
 from h2.errors import ErrorCodes
 from hypercorn.config import Config
@@ -27,15 +23,14 @@ from hyperframe.frame import GoAwayFrame
 
 from app.bounded_send import BoundedSends
 from app.http2_floods import Http2Floods
-from app.http2_scope import MAX_HEADER_BYTES, Address, http2_scope
+from app.http2_frames import make_frames
+from app.http2_scope import Address, http2_scope
 from app.http2_stream import Headers, Http2Stream
 
 logger = logging.getLogger("trillm.http")
 
 MAX_STREAMS = 256
 """Requests at once on one connection, handlers that are still being cancelled included."""
-ENDS_CONNECTION_BYTES = 64 * 2**10
-"""More headers than this are not even read to their end."""
 PIECE_BYTES = 4 * 2**10
 """What is read at once before others get their turn: some hundred frames at most."""
 WINDOW_BYTES = 16 * 2**10
@@ -71,7 +66,7 @@ class Http2Connection:
         self._client = client
         self._server = server
         self._send = send
-        self._h2 = _make_connection()
+        self._h2 = make_frames(MAX_STREAMS)
         self._streams: dict[int, Http2Stream] = {}
         self._is_closed = False
         self._is_draining = False
@@ -113,6 +108,8 @@ class Http2Connection:
                 self._open_window()
             except h2.exceptions.ProtocolError:  # its GOAWAY is ready
                 return await self._hang_up()
+            if self._h2.is_over:
+                return await self._hang_up()
             if self._floods.is_one(events, trio.current_time()):
                 self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
                 return await self._hang_up()
@@ -141,7 +138,7 @@ class Http2Connection:
                 for stream in self._streams.values():
                     stream.open_window()
             case h2.events.ConnectionTerminated():
-                self._is_draining = True  # it will ask for nothing more, and reads what it has asked for
+                self._is_draining = True  # it will ask for nothing more, and may read what it has asked for
 
     def _open_window(self) -> None:
         if self._unopened >= WINDOW_BYTES:
@@ -179,7 +176,7 @@ class Http2Connection:
 
     async def _run(self, stream: Http2Stream) -> None:
         """The whole of one request. Its failure is its own: the others on this connection go on."""
-        began = time()
+        began = trio.current_time()
         try:
             await self._app(stream.scope, stream.receive, stream.send, trio.to_thread.run_sync, trio.from_thread.run)
         except trio.Cancelled:
@@ -196,7 +193,7 @@ class Http2Connection:
             del self._streams[stream.number]
             await self._flush()
             await self._tell_idle()
-        await self._config.log.access(stream.scope, stream.response, time() - began)
+        await self._config.log.access(stream.scope, stream.response, trio.current_time() - began)
         await self._context.mark_request()
 
     async def _tell_idle(self) -> None:
@@ -242,16 +239,3 @@ class Http2Connection:
             frame = GoAwayFrame(last_stream_id=self._h2.highest_inbound_stream_id, error_code=ErrorCodes.NO_ERROR)
             with trio.CancelScope(shield=True):
                 await self._send(RawData(frame.serialize()))
-
-
-def _make_connection() -> h2.connection.H2Connection:
-    connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
-    codes = h2.settings.SettingCodes
-    values: dict[Any, int] = {
-        codes.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
-        codes.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
-        codes.ENABLE_PUSH: 0,
-    }
-    connection.local_settings = h2.settings.Settings(client=False, initial_values=values)
-    connection.decoder.max_header_list_size = ENDS_CONNECTION_BYTES
-    return connection

@@ -416,6 +416,26 @@ async def test_a_server_that_stops_says_goodbye_and_lets_requests_finish_but_non
         await client.until_closed()
 
 
+async def test_a_client_that_says_goodbye_still_gets_what_it_has_asked_for() -> None:
+    async with open_place() as place, open_http2(place.port) as client:
+        number = await client.ask("/wait")
+        await place.until_running(1)
+        await client.send(GoAwayFrame(0, last_stream_id=0, error_code=ErrorCodes.NO_ERROR))
+        late = await client.ask("/small")
+        assert (await client.until(RstStreamFrame, late)).error_code == ErrorCodes.REFUSED_STREAM
+        place.go.set()
+        assert await client.until_ended(number) == (200, b"small")
+
+
+async def test_a_client_that_goes_with_an_error_is_gone() -> None:
+    async with open_place() as place, open_http2(place.port) as client:
+        await client.ask("/wait")
+        await place.until_running(1)
+        await client.send(GoAwayFrame(0, last_stream_id=0, error_code=ErrorCodes.INTERNAL_ERROR))
+        await place.until_running(0)
+        await client.until_closed()
+
+
 async def test_an_idle_connection_is_closed_when_the_server_stops() -> None:
     async with open_place() as place, open_http2(place.port) as client:
         assert await client.until_ended(await client.ask("/small")) == (200, b"small")

@@ -67,6 +67,16 @@ def test_the_environment_gives_what_no_flag_says(monkeypatch):
     assert (model, settings.port, settings.max_num_seqs, settings.api_key) == ("m", 2, 7, ("k",))
 
 
+def test_origins_are_a_list_in_json_as_a_flag_and_as_a_variable(monkeypatch):
+    told = '["https://a.example", "http://b"]'
+    for settings in (
+        parsed(monkeypatch, "--allowed-origins", told)[1],
+        parsed(monkeypatch, TRILLM_ALLOWED_ORIGINS=told)[1],
+    ):
+        assert settings.cors.origins == ("https://a.example", "http://b")
+        assert settings.cors.headers == ("*",)
+
+
 def test_trillm_s_own_variable_gives_the_key_too(monkeypatch):
     assert parsed(monkeypatch, TRILLM_API_KEY="k")[1].api_key == ("k",)
 
