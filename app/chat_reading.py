@@ -68,7 +68,7 @@ def read_chat(services: Services, body: ChatRequest, calls: Calls | None, has_gr
     """An answer that a grammar makes has no calls but those that it forces."""
     dialect = services.dialect
     tools = body.tools if body.tools and body.tool_choice != "none" else []
-    names = frozenset(tool.function.name for tool in tools)
+    schemas = {tool.function.name: tool.function.parameters for tool in tools}
     keeps_control_tokens = body.skip_special_tokens is False
     max_calls = 1 if body.parallel_tool_calls is False else None
     include_reasoning = body.include_reasoning is not False
@@ -79,7 +79,7 @@ def read_chat(services: Services, body: ChatRequest, calls: Calls | None, has_gr
             return dialect.made_by_grammar(CallReader(calls), end, keeps_control_tokens)
         if has_grammar:
             return dialect.made_by_grammar(PlainText(), end, keeps_control_tokens)
-        return dialect.parser(names, bool(tools), end, keeps_control_tokens)
+        return dialect.parser(schemas, bool(tools), end, keeps_control_tokens)
 
     def reader() -> ChoiceReader:
         return TextReader(parser(), max_calls=max_calls, include_reasoning=include_reasoning, reasoning_marks=marks)

@@ -123,8 +123,8 @@ class Settings:
     """Seconds that a request may wait for its first token before it gets a 503 with Retry-After; 0 is no limit."""
 
     tool_call_parser: Annotated[str | None, Parameter(group=MODEL)] = None
-    """How the model writes tool calls: hermes, llama3_json, mistral, pythonic, openai, or none to leave them text.
-    Default: what its chat template and vocabulary show, but for pythonic."""
+    """How the model writes tool calls: hermes, qwen3_coder, llama3_json, mistral, pythonic, openai, or none to leave
+    them text. Default: what its chat template and vocabulary show, but for pythonic."""
     enable_auto_tool_choice: Annotated[bool, Parameter(group=MODEL)] = False
     """Taken for vLLM's sake: tools are always the model's to choose where a parser is known."""
     reasoning_parser: Annotated[str | None, Parameter(group=MODEL)] = None

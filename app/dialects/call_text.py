@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from app.dialects.json_call import JsonCall, State
 from app.dialects.markers import Markers
 from app.dialects.told_calls import ToldCalls
-from app.parts import Content, Part
+from app.parts import CallPiece, Content, Part
 
 
 class CallText(ABC):
@@ -95,6 +95,9 @@ class CallText(ABC):
     def mark_up(self, marker: str) -> None:
         """A marker that stands for nothing."""
         self.content("" if marker in self._hidden else marker)
+
+    def tell(self, pieces: Sequence[CallPiece]) -> None:
+        self._parts += pieces
 
     def told(self) -> list[Part]:
         """What has come together since the last time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from app.dialects import harmony, hermes, llama3_json, mistral, thinking
+from app.dialects import harmony, hermes, llama3_json, mistral, qwen3_coder, thinking
 from app.dialects.dialect import Dialect
 from app.dialects.names import (
     HERMES,
@@ -14,6 +14,7 @@ from app.dialects.names import (
     OPENAI,
     OPENAI_GPTOSS,
     QWEN3,
+    QWEN3_CODER,
     check_parser_names,
 )
 
@@ -43,8 +44,8 @@ def _guess_tools(template: str, control_tokens: Collection[str]) -> str | None:
         return OPENAI
     if "tools" not in template:
         return None
-    if hermes.OPEN in template and "<function=" not in template:
-        return HERMES
+    if hermes.OPEN in template:
+        return QWEN3_CODER if qwen3_coder.FUNCTION in template else HERMES
     if mistral.OPEN in template or mistral.OPEN in control_tokens:
         return MISTRAL
     return LLAMA3_JSON if llama3_json.TAG in control_tokens else None

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from attrs import frozen
 
 from app.choice_reader import TextParser
-from app.dialects import harmony, hermes, llama3_json, mistral, thinking
+from app.dialects import harmony, hermes, llama3_json, mistral, qwen3_coder, thinking
 from app.dialects.harmony import HarmonyText
 from app.dialects.hermes import HermesText
 from app.dialects.llama3_json import LlamaText
 from app.dialects.markers import Markers
 from app.dialects.mistral import MistralText
-from app.dialects.names import DEEPSEEK_R1, HERMES, LLAMA3_JSON, MISTRAL, OPENAI
+from app.dialects.names import DEEPSEEK_R1, HERMES, LLAMA3_JSON, MISTRAL, OPENAI, QWEN3_CODER
 from app.dialects.plain import PlainText, WithoutControlTokens
 from app.dialects.pythonic import PythonicText
+from app.dialects.qwen3_coder import Qwen3CoderText
 from app.dialects.thinking import Thinking, ThinkText
 from protocol.sampling import Thoughts
 
@@ -24,6 +26,7 @@ _TOOL_MARKS: Mapping[str, Sequence[str]] = {
     HERMES: (hermes.OPEN, hermes.CLOSE),
     LLAMA3_JSON: (llama3_json.TAG,),
     MISTRAL: (mistral.OPEN, *mistral.INNER),
+    QWEN3_CODER: (qwen3_coder.OPEN, qwen3_coder.CLOSE),
 }
 
 
@@ -78,21 +81,27 @@ class Dialect:
         return not self.control_tokens.isdisjoint(self._marks(has_tools))
 
     def parser(
-        self, names: Collection[str], has_tools: bool, prompt: PromptEnd, keeps_control_tokens: bool
+        self,
+        tools: Mapping[str, Mapping[str, Any] | None],
+        has_tools: bool,
+        prompt: PromptEnd,
+        keeps_control_tokens: bool,
     ) -> TextParser:
-        """Of one choice. `names` are the functions that may be called; `keeps_control_tokens`: also those that mean
-        nothing here are to be seen."""
-        return self._visible(self._answer_parser(names, has_tools, prompt), has_tools, keeps_control_tokens)
+        """Of one choice. `tools` are the functions that may be called, with their parameters' schemas;
+        `keeps_control_tokens`: also those that mean nothing here are to be seen."""
+        return self._visible(self._answer_parser(tools, has_tools, prompt), has_tools, keeps_control_tokens)
 
     def _visible(self, parser: TextParser, has_tools: bool, keeps_control_tokens: bool) -> TextParser:
         if not self.needs_control_tokens(has_tools) or keeps_control_tokens:
             return parser
         return WithoutControlTokens(self._without_marks if has_tools else self._without_thinking_marks, parser)
 
-    def _answer_parser(self, names: Collection[str], has_tools: bool, prompt: PromptEnd) -> TextParser:
+    def _answer_parser(
+        self, tools: Mapping[str, Mapping[str, Any] | None], has_tools: bool, prompt: PromptEnd
+    ) -> TextParser:
         if self.is_harmony:
-            return HarmonyText(names, prompt.after_start)
-        parser = self._tool_parser(names) if has_tools else PlainText()
+            return HarmonyText(tools, prompt.after_start)
+        parser = self._tool_parser(tools) if has_tools else PlainText()
         if self.reasoning is None:
             return parser
         return ThinkText(self._where(prompt), parser)
@@ -102,17 +111,19 @@ class Dialect:
         unsaid = prompt.thinking is Thinking.UNSAID and self.reasoning == DEEPSEEK_R1
         return Thinking.OPEN if unsaid else prompt.thinking
 
-    def _tool_parser(self, names: Collection[str]) -> TextParser:
+    def _tool_parser(self, tools: Mapping[str, Mapping[str, Any] | None]) -> TextParser:
         hidden = self.control_tokens.intersection(_TOOL_MARKS.get(self.tools or "", ()))
         match self.tools:
             case "hermes":
-                return HermesText(names, hidden)
+                return HermesText(tools, hidden)
             case "llama3_json":
-                return LlamaText(names, hidden)
+                return LlamaText(tools, hidden)
             case "mistral":
-                return MistralText(names, hidden)
+                return MistralText(tools, hidden)
+            case "qwen3_coder":
+                return Qwen3CoderText(tools, hidden)
             case "pythonic":
-                return PythonicText(names)
+                return PythonicText(tools)
         return PlainText()
 
     def _marks(self, has_tools: bool) -> Sequence[str]:

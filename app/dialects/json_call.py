@@ -12,6 +12,8 @@ from app.parts import CallPiece
 
 MAX_HELD = 64 * 2**10
 """Characters that may be held back before it is known whether this is a call."""
+_MAX_TAKEN = 4096
+"""Characters at once, so that where it gives up does not depend on how the text is cut."""
 
 _BLANK = re.compile(r"\s*")
 _ARGUMENTS = ("arguments", "parameters")
@@ -59,10 +61,13 @@ class JsonCall:
 
     def take(self, text: str, at: int) -> int:
         """Reads on from `at`; where it stopped. At least one character is taken, or the state is another."""
-        start = at
-        if not self.begun and len(text) - at > MAX_HELD - self._num_held:
-            text = text[: at + MAX_HELD - self._num_held]  # so that where it gives up does not depend on the pieces
-        was_begun = self.begun
+        limit = _MAX_TAKEN if self.begun else min(_MAX_TAKEN, MAX_HELD - self._num_held)
+        if len(text) - at <= limit:
+            return self._take(text, at)
+        return at + self._take(text[at : at + limit], 0)
+
+    def _take(self, text: str, at: int) -> int:
+        start, was_begun = at, self.begun
         while at < len(text) and self.state is State.OPEN and self.begun == was_begun:
             at = self._expect(text, at)
         if not self.begun:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from protocol.errors import BadRequestError
 
 NONE = "none"
-HERMES, LLAMA3_JSON, MISTRAL, PYTHONIC, OPENAI = "hermes", "llama3_json", "mistral", "pythonic", "openai"
-TOOL_PARSERS = (HERMES, LLAMA3_JSON, MISTRAL, PYTHONIC, OPENAI)
+HERMES, LLAMA3_JSON, MISTRAL = "hermes", "llama3_json", "mistral"
+PYTHONIC, QWEN3_CODER, OPENAI = "pythonic", "qwen3_coder", "openai"
+TOOL_PARSERS = (HERMES, LLAMA3_JSON, MISTRAL, PYTHONIC, QWEN3_CODER, OPENAI)
 DEEPSEEK_R1, QWEN3, OPENAI_GPTOSS = "deepseek_r1", "qwen3", "openai_gptoss"
 REASONING_PARSERS = (DEEPSEEK_R1, QWEN3, OPENAI_GPTOSS)
 

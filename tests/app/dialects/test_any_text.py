@@ -17,6 +17,7 @@ from app.dialects.markers import Markers
 from app.dialects.mistral import MistralText
 from app.dialects.plain import PlainText, WithoutControlTokens
 from app.dialects.pythonic import PythonicText
+from app.dialects.qwen3_coder import Qwen3CoderText
 from app.dialects.thinking import Thinking, ThinkText
 from app.parts import CallPiece, Content, Reasoning
 from tests.app.dialects.reading import NAMES, in_pieces, read
@@ -25,6 +26,7 @@ MAKERS: dict[str, Callable[[], TextParser]] = {
     "hermes": lambda: HermesText(NAMES),
     "llama3_json": lambda: LlamaText(NAMES),
     "mistral": lambda: MistralText(NAMES),
+    "qwen3_coder": lambda: Qwen3CoderText({"weather": {"properties": {"n": {"type": "integer"}}}, "plain.thing": None}),
     "pythonic": lambda: PythonicText(NAMES),
     "harmony": lambda: HarmonyText(NAMES, "assistant"),
     "thinking": lambda: ThinkText(Thinking.UNSAID, HermesText(NAMES)),
@@ -39,7 +41,9 @@ SCRAPS = st.sampled_from(
         ";", "{", "}", " ", "\n", "<", "<tool", "weather", '{"name": "weather", "arguments": ', '"', "\\", "é😀",
         '{"city": "Oslo"}', '{"name": "weather", "parameters": {"a": "</tool_call>"}}', "assistant",
         " to=functions.weather", "commentary", "[weather(", "a=1", ")]", "analysis",
-        "final", "<|x|>", "<eos>", "text", "null", *MARKS,
+        "final",
+        "<function=", "<function=weather>", "<parameter=", "<parameter=n>", ">", "</parameter>", "</function>",
+        "<|x|>", "<eos>", "text", "null", *MARKS,
     ]
 )  # fmt: skip
 TEXTS = st.lists(SCRAPS, max_size=12).map("".join)
@@ -57,7 +61,7 @@ def test_parts_do_not_depend_on_where_the_text_is_cut(name: str, text: str, cut:
     assert read(one_by_one, list(text), cut=cut) == expected
 
 
-@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral", "pythonic"])
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"])
 @settings(max_examples=60, deadline=None)
 @given(text=TEXTS)
 def test_text_without_calls_comes_out_as_it_was_written(name: str, text: str) -> None:
@@ -80,13 +84,15 @@ def test_a_call_that_is_called_whole_has_arguments_that_are_an_object(text: str)
 
 
 @pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(("num_feeds", "at_once"), [(10_000, 1), (1, 30_000)])
 @pytest.mark.parametrize("marker", ["<tool_call>", "[TOOL_CALLS]", "<think>", "<|channel|>", '<tool_call>{"name": "'])
-def test_many_opening_marks_are_read_at_once(name: str, marker: str) -> None:
+def test_many_opening_marks_are_read_in_no_time(name: str, marker: str, num_feeds: int, at_once: int) -> None:
     """Quadratic work would take minutes."""
     parser = MAKERS[name]()
-    told = [part for _ in range(10_000) for part in parser.feed(marker)]
+    told = [part for _ in range(num_feeds) for part in parser.feed(marker * at_once)]
     told += parser.end(cut=False)
-    assert sum(len(part.text) for part in told if isinstance(part, Content | Reasoning)) <= 10_000 * len(marker)
+    told_characters = sum(len(part.text) for part in told if isinstance(part, Content | Reasoning))
+    assert told_characters <= num_feeds * at_once * len(marker)
 
 
 @pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral"])

@@ -16,7 +16,7 @@ HARMONY = ("<|start|>", "<|channel|>", "<|message|>")
     ("template", "tokens", "tools", "reasoning"),
     [
         (QWEN3, (), "hermes", "qwen3"),
-        ("{% if tools %}<tool_call><function=name>", (), None, None),
+        ("{% if tools %}<tool_call><function=name>", (), "qwen3_coder", None),
         ("{{ tools }}[TOOL_CALLS]", (), "mistral", None),
         ("{{ tools }}[AVAILABLE_TOOLS]", ("[TOOL_CALLS]",), "mistral", None),
         ("{{ tools }}", ("<|python_tag|>",), "llama3_json", None),
