@@ -96,7 +96,9 @@ def _with_transformers(
         flag = "--batch-invariant" if spec.batch_invariant else "--quantization"
         raise StartError(f"{flag} is not for models that are computed with transformers' code: {unknown.message}")
     if spec.max_loras:
-        raise StartError(f"LoRA is not for models that are computed with transformers' code: {unknown.message}")
+        raise StartError(
+            f"--enable-lora is not for models that are computed with transformers' code: {unknown.message}"
+        )
     logger.info("computing with transformers' code: %s", unknown.message)
     torch.set_num_threads(compute_threads(spec.threads))
     model = load_transformers(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from gpu.lora_config import LoraConfig, read_lora_config
+from gpu.lora_config import LoraConfig, read_lora_config, shortened
 from gpu.lora_file import WEIGHTS, LoraFile
 from protocol.errors import BadRequestError
 
@@ -91,7 +91,7 @@ def _read(file: LoraFile, config: LoraConfig, modules: Mapping[str, LoraModule])
         module = "" if match is None else f"model.{match[1]}"
         if match is None or module not in modules:
             raise BadRequestError(
-                f"{WEIGHTS}: tensor {name} is for none of the projections that adapters may change here: "
+                f"{WEIGHTS}: tensor {shortened(name)} is for none of the projections that adapters may change here: "
                 f"{', '.join(sorted({known.rpartition('.')[2] for known in modules}))} of the decoder's layers"
             )
         names.setdefault(module, {})[match[2]] = name
@@ -112,7 +112,9 @@ def _check_shapes(file: LoraFile, module: str, factors: Mapping[str, str], rank:
             raise BadRequestError(f"{WEIGHTS}: {module} has no lora_{factor}")
         found = file.entries[factors[factor]].shape
         if found != expected:
-            raise BadRequestError(f"{WEIGHTS}: tensor {factors[factor]} has shape {found}, and should have {expected}")
+            raise BadRequestError(
+                f"{WEIGHTS}: tensor {factors[factor]} has shape {shortened(found)}, and should have {expected}"
+            )
 
 
 def _float32(file: LoraFile, name: str, scaling: float = 1.0) -> np.ndarray:

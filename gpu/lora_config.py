@@ -95,21 +95,25 @@ def open_regular(path: Path) -> IO[bytes]:
 
 def _check(config: LoraConfig, raw: Mapping[str, Any], max_rank: int) -> None:
     if config.peft_type != "LORA":
-        raise BadRequestError(f"{CONFIG}: peft_type {config.peft_type!r} is not computed here, only 'LORA'")
+        raise BadRequestError(f"{CONFIG}: peft_type {shortened(config.peft_type)} is not computed here, only 'LORA'")
     for key in NOT_COMPUTED:
         if raw.get(key):
-            raise BadRequestError(f"{CONFIG}: {key} {_short(raw[key])} is not computed here")
+            raise BadRequestError(f"{CONFIG}: {key} {shortened(raw[key])} is not computed here")
     if config.bias != "none":
-        raise BadRequestError(f"{CONFIG}: bias {config.bias!r} is not computed here, only 'none'")
+        raise BadRequestError(f"{CONFIG}: bias {shortened(config.bias)} is not computed here, only 'none'")
     if config.init_lora_weights not in PLAIN_STARTS:
         raise BadRequestError(
-            f"{CONFIG}: init_lora_weights {config.init_lora_weights!r} changes the base weights, which is not computed "
-            "here; PEFT's save_pretrained with path_initial_model_for_weight_conversion makes a plain adapter of it"
+            f"{CONFIG}: init_lora_weights {shortened(config.init_lora_weights)} changes the base weights, which is not "
+            "computed here; PEFT's save_pretrained with path_initial_model_for_weight_conversion makes a plain adapter "
+            "of it"
         )
+    for alpha in (config.lora_alpha, *(config.alpha_pattern or {}).values()):
+        if not math.isfinite(alpha):
+            raise BadRequestError(f"{CONFIG}: lora_alpha {alpha} is no number")
     for key, patterns in (("rank_pattern", config.rank_pattern), ("alpha_pattern", config.alpha_pattern)):
         for pattern in patterns or {}:
             if PATTERN.fullmatch(pattern) is None:
-                raise BadRequestError(f"{CONFIG}: {key} names {_short(pattern)}, which is no plain module name")
+                raise BadRequestError(f"{CONFIG}: {key} names {shortened(pattern)}, which is no plain module name")
     for rank in (config.r, *(config.rank_pattern or {}).values()):
         if not 1 <= rank <= max_rank:
             raise BadRequestError(f"the adapter's rank {rank} is not within 1 and {max_rank} (--max-lora-rank)")
@@ -123,6 +127,7 @@ def _matching(patterns: Mapping[str, Number], module: str, otherwise: Number) ->
     return otherwise
 
 
-def _short(value: object) -> str:
-    text = repr(value)
+def shortened(value: object) -> str:
+    """For a message: names, numbers and lists in these files may be as long as the files."""
+    text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -14,7 +14,7 @@ from typing import IO
 
 import msgspec
 
-from gpu.lora_config import open_regular
+from gpu.lora_config import open_regular, shortened
 from protocol.errors import BadRequestError
 
 WEIGHTS = "adapter_model.safetensors"
@@ -57,7 +57,7 @@ class LoraFile:
         self._file.seek(self._first_byte + first)
         content = self._file.read(end - first)
         if len(content) != end - first:
-            raise BadRequestError(f"{WEIGHTS} ends within tensor {name}")
+            raise BadRequestError(f"{WEIGHTS} ends within tensor {shortened(name)}")
         return content
 
     def close(self) -> None:
@@ -82,11 +82,13 @@ def _read_header(file: IO[bytes]) -> tuple[dict[str, TensorEntry], int]:
 
 def _check(name: str, entry: TensorEntry, size: int) -> None:
     if entry.dtype not in ITEM_BYTES:
-        raise BadRequestError(f"{WEIGHTS}: tensor {name} has type {entry.dtype}, none of {', '.join(ITEM_BYTES)}")
+        raise BadRequestError(
+            f"{WEIGHTS}: tensor {shortened(name)} has type {shortened(entry.dtype)}, none of {', '.join(ITEM_BYTES)}"
+        )
     first, end = entry.data_offsets
     expected = math.prod(entry.shape) * ITEM_BYTES[entry.dtype]
     if min(entry.shape, default=0) < 0 or not 0 <= first <= end <= size or end - first != expected:
         raise BadRequestError(
-            f"{WEIGHTS}: tensor {name} of type {entry.dtype} and shape {entry.shape} is said to lie at bytes {first} "
-            f"to {end} of {size}"
+            f"{WEIGHTS}: tensor {shortened(name)} of type {entry.dtype} and shape {shortened(entry.shape)} is said to "
+            f"lie at bytes {first} to {end} of {size}"
         )

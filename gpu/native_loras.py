@@ -56,16 +56,16 @@ class NativeLoras:
     def add(self, lora_id: LoraId, weights: AdapterWeights) -> None:
         """There is a place for it, which the runner sees to."""
         place = self._places.index(None)
-        kept: list[np.ndarray] = []
+        self._places[place] = lora_id
+        kept = self._matrices[lora_id] = []
         for table in self.tables.values():
             for index, (name, _) in enumerate(table.modules, place * len(table.modules)):
                 low_rank = weights.modules.get(name)
                 if low_rank is not None:
                     table.low_ranks[index] = LowRank(self._matrix(low_rank.a, kept), self._matrix(low_rank.b, kept))
-        self._places[place] = lora_id
-        self._matrices[lora_id] = kept
 
     def remove(self, lora_id: LoraId) -> None:
+        """Also what was added in part."""
         place = self.place_of(lora_id)
         for table in self.tables.values():
             for index in range(place * len(table.modules), (place + 1) * len(table.modules)):
@@ -80,8 +80,8 @@ class NativeLoras:
 
 
 def narrowest(numbers: np.ndarray) -> tuple[str, np.ndarray]:
-    """In the fewest bytes that hold these float32 [rows, columns] to the last bit: their GGUF type, and [rows, bytes per
-    row] uint8. Adapters are often saved in 16 bits, and to few tokens they cost what reading them costs."""
+    """These float32 [rows, columns] in the fewest bytes that hold them to the last bit: their GGUF type, and [rows,
+    bytes per row] uint8. Adapters are often saved in 16 bits, and to few tokens they cost what reading them costs."""
     words = np.ascontiguousarray(numbers).view(np.uint32)
     if not (words & 0xFFFF).any():
         return "BF16", (words >> 16).astype(np.uint16).view(np.uint8)

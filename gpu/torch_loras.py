@@ -25,9 +25,11 @@ class TorchLoras:
         self._modules = lora_modules(config)
         self._dtype, self._device = decoder.embedding.dtype, decoder.embedding.device
         self._step = AdaptedStep()
+        self._known: set[LoraId] = set()
         self._linears = [_surround(layer, self._step) for layer in decoder.layers]
 
     def add(self, lora_id: LoraId, weights: AdapterWeights) -> None:
+        self._known.add(lora_id)
         for name, low_rank in weights.modules.items():
             module = self._modules[name]
             linear = self._linears[module.layer][module.linear]
@@ -42,6 +44,8 @@ class TorchLoras:
             linear.products.setdefault(lora_id, []).append(product)
 
     def remove(self, lora_id: LoraId) -> None:
+        """Also what was added in part."""
+        self._known.discard(lora_id)
         for layer in self._linears:
             for linear in layer.values():
                 linear.products.pop(lora_id, None)
@@ -52,6 +56,7 @@ class TorchLoras:
         tokens: dict[LoraId, list[int]] = {}
         for row, first, lora_id in zip(rows, first_token, lora_ids, strict=True):
             if lora_id != NO_LORA:
+                assert lora_id in self._known, f"slot {row.slot} has adapter {lora_id}, which is not there"
                 tokens.setdefault(lora_id, []).extend(range(first, first + len(row.token_ids)))
         self._step.tokens_of = {one: torch.tensor(places, device=self._device) for one, places in tokens.items()}
         try:

@@ -198,10 +198,17 @@ class TorchRunner:
         elif self._model is None:
             assert self._reload is not None, "only what can be loaded again is dropped"
             self._model, self._draft_model = self._reload()
-            for lora_id in self._loras.ids:
-                self._model.add_lora(lora_id, self._loras[lora_id])
+            reason = lacking(self._restore_loras)
+            if reason is not None:
+                self._drop_models()  # rather than computing without
+                raise MemoryError(reason)
             if SleepTag.KV_CACHE in self._asleep:
                 self._release_kv()
+
+    def _restore_loras(self) -> None:
+        assert self._model is not None, "adapters are for a model that is loaded"
+        for lora_id in self._loras.ids:
+            self._model.add_lora(lora_id, self._loras[lora_id])
 
     def _restore_kv(self) -> None:
         for model in self._models():
@@ -219,6 +226,7 @@ class TorchRunner:
         reason = lacking(lambda: model.add_lora(lora.lora_id, weights))
         if reason is not None:
             self.remove_lora(lora.lora_id)
+            self._give_back()
             raise ConflictError(f"there is not enough memory for adapter {lora.name!r}: {reason}")
 
     def remove_lora(self, lora_id: LoraId) -> bool:

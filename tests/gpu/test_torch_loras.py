@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from app.checkpoints.gguf_checkpoint import open_gguf
 from gpu.config import ModelConfig
@@ -18,16 +19,17 @@ from gpu.lora_modules import lora_modules
 from gpu.model import Model
 from gpu.torch_model import TorchModel
 from gpu.torch_runner import TorchRunner
-from protocol.errors import StartError
+from protocol.errors import ConflictError, StartError
 from protocol.ids import EngineIndex, Epoch, Slot
-from protocol.lora import NO_LORA, LoraId
+from protocol.lora import NO_LORA, LoraId, LoraRequest
+from protocol.operations import SleepTag
 from protocol.spec import EngineSpec
 from protocol.step import Row
 from tests.helpers.adapters import write_adapter
 from tests.helpers.foreign_checkpoints import make_foreign_checkpoint
 from tests.helpers.gguf_models import write_model
 from tests.helpers.peft_adapters import EVERY, SOME, PeftOracle
-from tests.helpers.runner_conformance import check_adapters
+from tests.helpers.runner_conformance import Driver, check_adapters, params
 from tests.helpers.stand_in_device import Recorder, device_model
 from tests.helpers.tiny_checkpoints import VOCAB_SIZE, make_checkpoint
 
@@ -149,14 +151,47 @@ def test_adapters_are_computed_with_fixed_rows_where_the_rest_is():
 
 def test_a_model_in_transformers_code_is_not_started_with_adapters(tmp_path):
     make_foreign_checkpoint(tmp_path, "opt")
-    with pytest.raises(StartError, match="LoRA is not for models that are computed with transformers' code"):
+    with pytest.raises(StartError, match="--enable-lora is not for models that are computed with transformers' code"):
         load_model(spec(tmp_path), lambda _: None)
 
 
+def random_adapters(directory: Path, model: PreTrainedModel) -> list[Path]:
+    """Three that change some projections of every layer."""
+    shapes = {
+        name: tuple(module.weight.shape)
+        for name, module in model.named_modules()
+        if name.endswith(("q_proj", "up_proj"))
+    }
+    return [write_adapter(directory / str(seed), shapes, seed=seed) for seed in range(3)]
+
+
 def test_the_runner_keeps_adapters(tmp_path):
-    model, shapes = make_checkpoint(tmp_path / "model", "llama"), {}
-    for name, module in model.named_modules():
-        if name.endswith(("q_proj", "up_proj")):
-            shapes[name] = tuple(module.weight.shape)
-    adapters = [write_adapter(tmp_path / str(seed), shapes, seed=seed) for seed in range(3)]
+    adapters = random_adapters(tmp_path / "adapters", make_checkpoint(tmp_path / "model", "llama"))
     check_adapters(TorchRunner.load(spec(tmp_path / "model"), lambda _: None), adapters)
+
+
+def test_without_memory_for_its_adapters_the_runner_sleeps_on(tmp_path, monkeypatch):
+    """Rather than computing without them."""
+
+    def refuse(*_: object) -> None:
+        raise MemoryError("not that much")
+
+    path = random_adapters(tmp_path / "adapters", make_checkpoint(tmp_path / "model", "llama"))[0]
+    runner = TorchRunner.load(spec(tmp_path / "model"), lambda _: None)
+    one = LoraRequest("one", LoraId(5), str(path))
+    with monkeypatch.context() as patch, pytest.raises(ConflictError, match="for adapter 'one': not that much"):
+        patch.setattr(TorchModel, "add_lora", refuse)
+        runner.add_lora(one, runner.read_adapter(path))
+    assert runner.loras() == []
+    runner.add_lora(one, runner.read_adapter(path))
+    driver = Driver(runner)
+    expected = driver.admit(0, prompt(10), params(6), lora_id=LoraId(5))
+    driver.run(expected)
+    driver.free(expected)
+    runner.sleep(2)
+    with monkeypatch.context() as patch, pytest.raises(ConflictError, match="not that much"):
+        patch.setattr(TorchModel, "add_lora", refuse)
+        runner.wake(list(SleepTag))
+    assert runner.wake(list(SleepTag)) == []
+    again = driver.admit(1, prompt(10), params(6), lora_id=LoraId(5))
+    assert driver.run(again) == [expected.output]
