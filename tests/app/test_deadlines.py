@@ -13,6 +13,7 @@ from app.engine import Prompt
 from app.limits import Limits
 from protocol.errors import BadRequestError, DeadlineError, UnavailableError
 from protocol.messages import AbortRequest, EngineCoreRequest, FinishReason
+from protocol.pooling import Pooling, PoolingParams
 from protocol.sampling import SamplingParams
 from tests.helpers.app_under_test import make_app
 from tests.helpers.clients import collect, open_client
@@ -155,6 +156,17 @@ async def test_with_its_first_token_a_request_has_left_the_queue(checkpoint, aut
             lose_everything(house)
             await trio.sleep(30)
             assert client.num_requests == 1
+        assert client.incidents.queue_timeouts == 0
+
+
+async def test_inputs_that_wait_for_others_of_their_call_to_be_embedded_are_not_taken_for_queued(
+    checkpoint, autojump_clock
+):
+    async with open_client(checkpoint, max_queue_seconds=3, max_num_seqs=1, dummy_step_seconds=2) as (client, _, _):
+        params, pooling = SamplingParams(max_tokens=0, seed=0), PoolingParams(Pooling.LAST)
+        prompts = [Prompt([5, 6, 7 + i], params, pooling=pooling) for i in range(10)]
+        ends = [end for *_, end in await collect(client, *prompts)]
+        assert ends == [FinishReason.STOP] * 10
         assert client.incidents.queue_timeouts == 0
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import attrs
 import pytest
 
+from app.adapters import Adapter
 from app.checkpoints.pooler import Pooler
 from app.factory import create_app
 from app.limits import Limits
+from protocol.lora import LoraId, LoraRequest
 from protocol.pooling import Pooling, PoolingParams
 from tests.helpers.app_under_test import AppUnderTest, Reply, make_app
 
@@ -182,6 +184,14 @@ async def test_a_model_whose_vectors_take_more_than_is_computed_says_so():
     status, _, message = refusal(await embed(under_test))
     assert status == 501
     assert "modules.json has a module Dense" in message
+
+
+async def test_an_adapter_embeds_under_its_own_name():
+    lora = LoraRequest("sql", LoraId(7), "/adapters/sql")
+    under_test = make_app(adapters=[Adapter(lora, 1_750_000_000)])
+    assert (await embed(under_test, [5], model="sql")).json["model"] == "sql"
+    assert (await embed(under_test, [5])).json["model"] == "owner/dummy"
+    assert [prompt.lora for prompt in under_test.engine.prompts] == [lora, None]
 
 
 async def test_one_input_that_fails_fails_the_request():

@@ -15,7 +15,7 @@ from protocol.spec import EngineFacts
 from protocol.step import PENDING, NewSequence, Row, StepPlan
 from tests.helpers.runner_conformance import params
 from tests.helpers.stand_in_device import device_model
-from tests.helpers.tiny_checkpoints import VOCAB_SIZE, make_checkpoint
+from tests.helpers.tiny_checkpoints import HIDDEN_SIZE, VOCAB_SIZE, make_checkpoint
 
 WISHES = (
     params(9),
@@ -35,7 +35,7 @@ def checkpoint(tmp_path_factory):
 
 def make_runner(checkpoint, **changes: object) -> TorchRunner:
     return TorchRunner(
-        device_model(checkpoint, **changes), EngineFacts(64, 120, 4, VOCAB_SIZE, "cuda", "float32", 0, 0)
+        device_model(checkpoint, **changes), EngineFacts(64, 120, 4, VOCAB_SIZE, "cuda", "float32", 0, 0, HIDDEN_SIZE)
     )
 
 

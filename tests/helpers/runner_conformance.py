@@ -416,21 +416,17 @@ def check_grammar_bitmask_binds(make_runner: MakeRunner, driver: Driver) -> None
 
 
 def check_vectors_do_not_depend_on_chunks_or_company(make_runner: MakeRunner, driver: Driver) -> None:
-    """Bit for bit in the same chunks; over other ones, and in company, as nearly as hidden states are the same."""
-    poolings = [PoolingParams(kind, normalize=kind is not Pooling.MEAN) for kind in Pooling]
     prompts = [_prompt(driver, length, length) for length in (1, 17, 33)]
+    poolings = [PoolingParams(kind, normalize=kind is not Pooling.MEAN) for kind in Pooling]
     beside = driver.admit(3, _prompt(driver, 9, 2), params(30))
     driver.step((beside, 9))
-    for chunk in (1_000_000, 1, 7):
-        cases = list(zip(prompts, poolings, strict=True)) + list(zip(prompts, reversed(poolings), strict=True))
-        alone = [driver.pool(driver.admit_to_pool(0, *case), chunk=1_000_000)[0] for case in cases]
-        for half in (0, 3):
-            together = [driver.admit_to_pool(slot, *case) for slot, case in enumerate(cases[half : half + 3])]
-            work = [(s, min(chunk, len(s.prompt))) for s in together]
-            driver.step((beside, 1), *work)
-            found = driver.pool(*together, chunk=chunk)
-            for one, expected in zip(found, alone[half : half + 3], strict=True):
-                assert vector_of(one) == pytest.approx(vector_of(expected), abs=1e-4)
+    for order in (poolings, poolings[::-1]):
+        cases = list(zip(prompts, order, strict=True))
+        alone = [driver.pool(driver.admit_to_pool(0, *case))[0] for case in cases]
+        together = [driver.admit_to_pool(slot, *case) for slot, case in enumerate(cases)]
+        driver.step((beside, 1), *[(sequence, min(7, len(sequence.prompt))) for sequence in together])
+        for found, expected in zip(driver.pool(*together, chunk=7), alone, strict=True):
+            assert vector_of(found) == pytest.approx(vector_of(expected), abs=1e-4)
     driver.free(beside)
 
 

@@ -45,6 +45,7 @@ from transformers import (
 
 VOCAB_SIZE = 320
 """Rows of the embedding; the tokeniser knows fewer."""
+HIDDEN_SIZE = 48
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -54,7 +55,7 @@ CORPUS = ["The quick brown fox jumps over the lazy dog.", "Was kostet die Welt? 
 
 SIZES = {
     "vocab_size": VOCAB_SIZE,
-    "hidden_size": 48,
+    "hidden_size": HIDDEN_SIZE,
     "intermediate_size": 80,
     "num_hidden_layers": 3,
     "num_attention_heads": 6,
