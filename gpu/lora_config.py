@@ -85,8 +85,9 @@ def open_regular(path: Path) -> IO[bytes]:
     wait for its other end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise BadRequestError(f"{path.name} of the adapter cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # the latter for a path with a null byte
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadRequestError(f"{path.name} of the adapter cannot be read: {reason}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise BadRequestError(f"{path.name} of the adapter is no file")

@@ -5,8 +5,9 @@ Used beside scripts/gpu_checks/numerics, which compares with float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 
 from gpu.compiled_parts import TOLERANCE, compile_parts, tried
@@ -14,6 +15,7 @@ from gpu.cuda_model import DeviceParts, cuda_model
 from gpu.kv_dtype import is_fp8, rounded
 from gpu.kv_pool import KvPoolSize, kv_block_bytes
 from gpu.linear_change import LinearChange
+from gpu.lora_checkpoint import AdapterWeights, LowRank
 from gpu.models.decoder import Decoder
 from gpu.sampler import Sampler, SamplingRow
 from gpu.sequence_slot import SequenceSlot
@@ -23,6 +25,7 @@ from gpu.torch_runner import TorchRunner
 from gpu.weights import WeightLoader
 from protocol.errors import StartError
 from protocol.ids import EngineIndex, Epoch, RequestId, Slot
+from protocol.lora import LoraId
 from protocol.sampling import SamplingParams
 from protocol.spec import EngineFacts, EngineSpec
 from protocol.step import PENDING, NewSequence, Row, StepPlan
@@ -34,6 +37,8 @@ BLOCKS_EACH = CONTEXT // BLOCK_SIZE + 1
 FP8_CACHE_LIMIT = 0.15
 """What three bits of mantissa in keys and values may do to two layers of random weights."""
 AHEAD_STEPS = 6
+RANK = 16
+"""Of adapters."""
 DRAWS = 64
 OTHER_DRAWS = 0.02
 """Part of the tokens that a last bit may decide otherwise."""
@@ -51,6 +56,7 @@ def check_whole_steps(shape: Shape, dtype: torch.dtype, device: torch.device, pa
             yield Finding(name, relative_difference(found, expected.cpu().double()), LIMITS[dtype])
     yield _invariance(shape, dtype, device, parts)
     yield _fp8_cache(shape, dtype, device, parts, launched)
+    yield _adapters(shape, dtype, device, parts)
     yield _compiled(shape, dtype, device, parts)
     yield from _sampler(shape, device)
     yield _ahead(shape, recorded)
@@ -64,6 +70,7 @@ def _model(
     enforce_eager: bool = False,
     batch_invariant: bool = False,
     kv_cache_dtype: str = "auto",
+    max_loras: int = 0,
 ) -> TorchModel:
     """With random numbers in the cache, the same each time."""
     config = shape.config()
@@ -82,6 +89,7 @@ def _model(
         enforce_eager=enforce_eager,
         batch_invariant=batch_invariant,
         kv_cache_dtype=kv_cache_dtype,
+        max_loras=max_loras,
     )
     model = cuda_model(spec, config, decoder, size, loader.num_bytes, parts)
     assert model.pool is not None, "closed at birth"
@@ -93,9 +101,9 @@ def _model(
     return model
 
 
-def _hidden(model: TorchModel, count: int) -> torch.Tensor:
+def _hidden(model: TorchModel, count: int, lora_ids: Sequence[LoraId] = ()) -> torch.Tensor:
     """[count, hidden] in the order of the rows."""
-    computed = model.compute(decode_rows(BATCH, CONTEXT)[:count])
+    computed = model.compute(decode_rows(BATCH, CONTEXT)[:count], lora_ids)
     return computed.hidden[computed.first_token].clone()
 
 
@@ -117,6 +125,30 @@ def _fp8_cache(
     model = _model(shape, dtype, device, parts, enforce_eager=True, kv_cache_dtype="fp8")
     found, expected = _hidden(model, BATCH), _hidden(exact, BATCH)
     return Finding("fp8 cache", relative_difference(found, expected.cpu().double()), FP8_CACHE_LIMIT)
+
+
+def _adapters(shape: Shape, dtype: torch.dtype, device: torch.device, parts: DeviceParts) -> Finding:
+    """Hidden states of a step whose rows have two adapters and none, and of one for each of the three."""
+    model = _model(shape, dtype, device, parts, max_loras=2)
+    lora_ids = [LoraId(0), LoraId(1), LoraId(2)]
+    for lora_id in lora_ids[1:]:
+        random = np.random.default_rng(lora_id)
+        low_ranks = {
+            name: LowRank(
+                random.normal(size=(RANK, module.columns), scale=0.02).astype(np.float32),
+                random.normal(size=(module.rows, RANK), scale=0.2).astype(np.float32),
+            )
+            for name, module in model.lora_modules.items()
+        }
+        model.add_lora(lora_id, AdapterWeights(RANK, low_ranks))
+    mixed = [lora_ids[i % 3] for i in range(BATCH)]
+    alone = {lora_id: _hidden(model, BATCH, [lora_id] * BATCH) for lora_id in lora_ids}
+    expected = torch.stack([alone[lora_id][i] for i, lora_id in enumerate(mixed)])
+    change = relative_difference(alone[lora_ids[1]], alone[lora_ids[0]].cpu().double())
+    if change < 10 * LIMITS[dtype]:
+        return Finding("adapters together and alone", None, LIMITS[dtype], f"they change nothing: {change:.3g}")
+    found = _hidden(model, BATCH, mixed)
+    return Finding("adapters together and alone", relative_difference(found, expected.cpu().double()), LIMITS[dtype])
 
 
 def _compiled(shape: Shape, dtype: torch.dtype, device: torch.device, parts: DeviceParts) -> Finding:

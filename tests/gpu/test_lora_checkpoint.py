@@ -67,7 +67,8 @@ def test_a_wrong_shape_is_refused_with_the_right_one(tmp_path):
 
 
 def test_files_that_are_missing_or_damaged_are_refused(tmp_path):
-    assert "adapter_config.json of the adapter cannot be read" in refusal(tmp_path / "nowhere")
+    for nowhere in ("nowhere", "null\0byte"):
+        assert "adapter_config.json of the adapter cannot be read" in refusal(tmp_path / nowhere)
     directory = write_adapter(tmp_path / "adapter", SHAPES)
     weights = directory / "adapter_model.safetensors"
     whole = weights.read_bytes()

@@ -24,6 +24,7 @@ def test_the_whole_check_goes_through_on_a_tiny_model(tmp_path, capsys):
     assert names >= {"graph and no graph, 5 rows", "graph and no graph, 3 rows", "batch-invariant logits"}
     assert names >= {f"attention, varlen, {access}" for access in KvAccess}
     assert names >= {"attention, flashinfer", "fp8 cache", "compiled and plain parts", "steps started ahead"}
+    assert "adapters together and alone" in names
     assert [(one["batch"], one["graphs"]) for one in found["steps"]] == [(1, True), (3, True), (1, False), (3, False)]
     assert all(one["seconds"] > 0 and one["roofline_seconds"] > 0 for one in found["steps"])
     assert "WRONG" not in capsys.readouterr().out
