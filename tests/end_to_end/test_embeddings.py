@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 
 import openai
 import pytest
@@ -16,9 +17,14 @@ pytestmark = pytest.mark.process
 TEXTS = ["The harbour was quiet.", "Boats!", "Wait and see. " * 30, "412"]
 
 
-async def with_openai(server: Server, call) -> object:
+async def with_openai(server: Server, call: Callable[[openai.OpenAI], None]) -> None:
     """Run a function of the official (blocking) client."""
-    return await trio.to_thread.run_sync(call, openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0))
+
+    def run() -> None:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0) as client:
+            call(client)
+
+    await trio.to_thread.run_sync(run)
 
 
 async def test_the_official_client_reads_vectors_in_either_encoding(checkpoint):
