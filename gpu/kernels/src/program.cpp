@@ -180,37 +180,42 @@ void run(const Gate& op, const Step& step, Pool& pool) {
     });
 }
 
+// One projection of one stretch of tokens. Each has memory of its own between, [tokens][rank].
+struct Product {
+    LowRank low_rank;
+    int tokens;
+    const float* x;
+    float* between;
+    float* y;
+};
+
+Product product_of(const Lora& op, const Step& step, int index) {
+    const AdaptedTokens& adapted = step.adapted[index / op.projections];
+    const int projection = index % op.projections;
+    const size_t first = adapted.first_token;
+    const size_t before = first * op.projections + static_cast<size_t>(projection) * adapted.tokens;
+    return {op.low_ranks[adapted.place * op.projections + projection], adapted.tokens, op.x + first * op.columns,
+            op.between + before * op.max_rank, op.y + first * op.stride + op.first_row[projection]};
+}
+
 // First to the low rank, in chunks of a group of its rows; then from there, in as many pieces as keep the threads busy.
-// Each stretch of tokens has memory of its own between, [projections][its tokens][its rank].
 void run(const Lora& op, const Step& step, Pool& pool) {
     if (step.num_adapted == 0) return;
     const int products = step.num_adapted * op.projections;
-    const auto with_product = [&](int index, const auto& function) {
-        const AdaptedTokens& adapted = step.adapted[index / op.projections];
-        const int projection = index % op.projections;
-        const LowRank& low_rank = op.low_ranks[adapted.place * op.projections + projection];
-        const size_t first = adapted.first_token;
-        if (low_rank.a.data)
-            function(low_rank, adapted.tokens, op.x + first * op.columns,
-                     op.between + (first * op.projections + static_cast<size_t>(projection) * adapted.tokens) * op.max_rank,
-                     op.y + first * op.stride + op.first_row[projection]);
-    };
     const int most_groups = divided_up(op.max_rank, kLanes);
     pool.run(products * most_groups, [&](int chunk) {
+        const auto [low_rank, tokens, x, between, y] = product_of(op, step, chunk / most_groups);
         const int group = chunk % most_groups;
-        with_product(chunk / most_groups, [&](const LowRank& low_rank, int tokens, const float* x, float* between, float*) {
-            if (group * kLanes < low_rank.a.rows)
-                linear(low_rank.a, {x, {}}, 1, {between, low_rank.a.rows, 0, nullptr}, group, group + 1, 0, tokens);
-        });
+        if (!low_rank.a.data || group * kLanes >= low_rank.a.rows) return;
+        linear(low_rank.a, {x, {}}, 1, {between, low_rank.a.rows, 0, nullptr}, group, group + 1, 0, tokens);
     });
     const int pieces = divided_up(pool.threads() * 2, products);
     pool.run(products * pieces, [&](int chunk) {
-        const int piece = chunk % pieces;
-        with_product(chunk / pieces, [&](const LowRank& low_rank, int tokens, const float*, float* between, float* y) {
-            const int groups = divided_up(low_rank.b.rows, kLanes), together = divided_up(groups, pieces);
-            linear(low_rank.b, {between, {}}, 1, {y, op.stride, 1, nullptr}, std::min(groups, piece * together),
-                   std::min(groups, (piece + 1) * together), 0, tokens);
-        });
+        const auto [low_rank, tokens, x, between, y] = product_of(op, step, chunk / pieces);
+        if (!low_rank.a.data) return;
+        const int groups = divided_up(low_rank.b.rows, kLanes), together = divided_up(groups, pieces);
+        const int first = std::min(groups, chunk % pieces * together), last = std::min(groups, first + together);
+        linear(low_rank.b, {between, {}}, 1, {y, op.stride, 1, nullptr}, first, last, 0, tokens);
     });
 }
 

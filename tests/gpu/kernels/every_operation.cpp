@@ -214,8 +214,8 @@ void print_attention(int head_dim, int block_size, int window, Random& random) {
     print(name + ": result", out);
 }
 
-// Three projections of other sizes, and two adapters: the second one, whose rank is no multiple of the lanes, leaves the
-// middle one alone. Tokens between and behind theirs have none.
+// Three projections of other sizes, and two adapters: the second one, whose rank is no multiple of the lanes, leaves
+// the middle one alone. Tokens between and behind theirs have none.
 void print_lora(Random& random) {
     constexpr int kTokens = 90, kColumns = 96, kProjections = 3, kMaxRank = 20, kStride = 150;
     constexpr int kRows[kProjections] = {64, 37, 32}, kRanks[] = {16, kMaxRank - 7};
