@@ -7,6 +7,7 @@ from __future__ import annotations
 from app.adapter_paths import MAX_PATH_LENGTH
 from app.adapters import MAX_NAME_LENGTH
 from app.limits import Limits
+from protocol.sampling import MAX_PATTERN_COUNT, MAX_PATTERN_SIZE
 
 Keywords = dict[str, object]
 Bounds = dict[str, dict[str, Keywords]]
@@ -79,7 +80,11 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
         },
         "DetokenizeRequest": {"tokens": {"array": {"items": _TOKEN_ID}}},
         "ResponseFormat": {"type": {"string": {"enum": ["text", "json_object", "json_schema"]}}},
-        "RepetitionDetection": {"max_pattern_size": {"integer": {"const": 0}}},
+        "RepetitionDetection": {
+            "max_pattern_size": {"integer": {"minimum": 0, "maximum": MAX_PATTERN_SIZE}},
+            "min_pattern_size": {"integer": {"minimum": 0, "maximum": MAX_PATTERN_SIZE}},
+            "min_count": {"integer": {"maximum": MAX_PATTERN_COUNT}},
+        },
         "Tool": {"type": {"string": {"const": "function"}}},
         "NamedToolChoice": {"type": {"string": {"const": "function"}}},
     }

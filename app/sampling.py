@@ -12,10 +12,11 @@ from app.checks import check_token_ids, ranged, short
 from app.limits import Limits
 from app.model_card import GenerationConfig
 from app.request_size import check_prompt_length
+from app.schemas.sampling import RepetitionDetection as RepetitionDetectionField
 from app.schemas.sampling import SamplingFields
 from app.tokenizer import Tokenizer
 from protocol.errors import BadRequestError, NotImplementedHereError
-from protocol.sampling import Grammar, SamplingParams
+from protocol.sampling import MAX_PATTERN_COUNT, MAX_PATTERN_SIZE, Grammar, RepetitionDetection, SamplingParams
 
 _GREEDY_BELOW = 1e-4
 """Dividing logits by less only overflows; the result is the best token either way."""
@@ -102,6 +103,7 @@ def sampling_params(
         logprobs=wanted.logprobs,
         prompt_logprobs=wanted.prompt_logprobs,
         grammar=grammar,
+        repetition=_repetition(fields.repetition_detection),
     )
 
 
@@ -134,7 +136,6 @@ def _refuse_unsupported(fields: SamplingFields) -> None:
         "use_beam_search": fields.use_beam_search,
         "length_penalty": fields.length_penalty not in (None, 1.0),
         "logprob_token_ids": fields.logprob_token_ids,
-        "repetition_detection": fields.repetition_detection and fields.repetition_detection.max_pattern_size,
         "kv_transfer_params": fields.kv_transfer_params,
         "ec_transfer_params": fields.ec_transfer_params,
         "vllm_xargs": fields.vllm_xargs,
@@ -189,6 +190,18 @@ def _repetition_penalty(fields: SamplingFields, defaults: GenerationConfig) -> f
             f"repetition_penalty must be above 0 and at most 100, not {penalty!r}", param="repetition_penalty"
         )
     return penalty
+
+
+def _repetition(asked: RepetitionDetectionField | None) -> RepetitionDetection | None:
+    name = "repetition_detection"
+    if asked is None:
+        return None
+    longest = ranged(f"{name}.max_pattern_size", asked.max_pattern_size, 0, MAX_PATTERN_SIZE, 0)
+    shortest = ranged(f"{name}.min_pattern_size", asked.min_pattern_size, 0, longest, 0)
+    if longest == 0:
+        return None
+    count = ranged(f"{name}.min_count", asked.min_count or 0, 2, MAX_PATTERN_COUNT, 0)
+    return RepetitionDetection(longest, max(1, shortest), count)
 
 
 def _logit_bias(bias: dict[str, float] | None, vocab_size: int, limits: Limits) -> dict[int, float]:

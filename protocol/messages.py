@@ -37,6 +37,8 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    REPETITION = "repetition"
+    """It said the same over and over, and its request asked to end it then."""
 
 
 # ------------------------------------------------------------------ app or output handler -> engine

@@ -41,6 +41,22 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True, gc=False):
     text: str
 
 
+MAX_PATTERN_SIZE = 256
+MAX_PATTERN_COUNT = 256
+"""What RepetitionDetection may ask for: it costs each step."""
+
+
+class RepetitionDetection(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An answer ends when its last tokens are the same piece over and over."""
+
+    max_pattern_size: int
+    """Tokens of the longest piece that is looked for; at least 1, at most MAX_PATTERN_SIZE."""
+    min_pattern_size: int
+    """Tokens of the shortest; from 1 to max_pattern_size."""
+    min_count: int
+    """How often the piece has to stand there; at least 2, at most MAX_PATTERN_COUNT."""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Checked by the app; whoever reads it here may rely on every range that is stated.
 
@@ -87,3 +103,5 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_logprobs: int | None = None
     """The same for each prompt token but the first."""
     grammar: Grammar | None = None
+    repetition: RepetitionDetection | None = None
+    """Looked for beyond min_tokens; ends the request with finish reason "repetition"."""

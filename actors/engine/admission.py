@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from protocol.lora import LoraRequest
 from protocol.messages import EngineCoreRequest
-from protocol.sampling import SamplingParams
+from protocol.sampling import MAX_PATTERN_COUNT, MAX_PATTERN_SIZE, RepetitionDetection, SamplingParams
 
 _INT64 = 2**63
 
@@ -57,6 +57,12 @@ def _are_in(vocab_size: int, token_ids: Iterable[int]) -> bool:
     return min(token_ids, default=0) >= 0 and max(token_ids, default=0) < vocab_size
 
 
+def _is_sound(wanted: RepetitionDetection) -> bool:
+    """Bounded too: it is looked for after each token, between two steps."""
+    sizes = 1 <= wanted.min_pattern_size <= wanted.max_pattern_size <= MAX_PATTERN_SIZE
+    return sizes and 2 <= wanted.min_count <= MAX_PATTERN_COUNT
+
+
 def _ranges(params: SamplingParams, vocab_size: int) -> list[tuple[str, bool]]:
     """Each parameter, and whether it is what protocol/sampling.py says. NaN is in no range."""
     return [
@@ -74,5 +80,6 @@ def _ranges(params: SamplingParams, vocab_size: int) -> list[tuple[str, bool]]:
         ("allowed_token_ids", params.allowed_token_ids != []),
         ("bad_words", all(params.bad_words_token_ids)),
         ("logprobs", params.logprobs is None or 0 <= params.logprobs <= vocab_size),
+        ("repetition", params.repetition is None or _is_sound(params.repetition)),
         ("prompt_logprobs", params.prompt_logprobs is None or 0 <= params.prompt_logprobs <= vocab_size),
     ]

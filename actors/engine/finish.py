@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from actors.engine.repetition import repeats_itself
 from actors.engine.sequence import Sequence
 from protocol.messages import FinishReason
 
@@ -19,10 +20,16 @@ class Finish(NamedTuple):
 def finish_after_token(sequence: Sequence, max_model_len: int) -> Finish | None:
     """Judge the newest output token, moving the grammar on by it. None: the sequence goes on.
 
-    EOS goes before stop tokens, these before the length, and the grammar's own end comes last; an error of the
-    grammar is the request's error, because without it the next token could be anything.
+    EOS goes before stop tokens, these before the length, and the grammar's own end comes last, after a repetition; an
+    error of the grammar is the request's error, because without it the next token could be anything.
     """
-    return _stop_token(sequence) or _grammar_error(sequence) or _length(sequence, max_model_len) or _grammar(sequence)
+    return (
+        _stop_token(sequence)
+        or _grammar_error(sequence)
+        or _length(sequence, max_model_len)
+        or _repetition(sequence)
+        or _grammar(sequence)
+    )
 
 
 def finish_after_prompt(sequence: Sequence) -> Finish | None:
@@ -57,6 +64,14 @@ def _length(sequence: Sequence, max_model_len: int) -> Finish | None:
     if sequence.num_output_tokens >= sequence.params.max_tokens or sequence.num_tokens >= max_model_len:
         return Finish(FinishReason.LENGTH)
     return None
+
+
+def _repetition(sequence: Sequence) -> Finish | None:
+    params = sequence.params
+    if params.repetition is None or sequence.num_output_tokens <= params.min_tokens:
+        return None
+    output = sequence.token_ids[sequence.num_prompt_tokens :]
+    return Finish(FinishReason.REPETITION) if repeats_itself(output, params.repetition) else None
 
 
 def _grammar(sequence: Sequence) -> Finish | None:

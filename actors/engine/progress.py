@@ -64,4 +64,5 @@ def _take_drafts(sequence: Sequence, row: Row, sampled: Sampled, judge: Judge) -
 def _take_token(sequence: Sequence, token_id: int, logprobs: TokenLogprobs | None, judge: Judge) -> Finish | None:
     sequence.append(token_id, logprobs)
     may_end = token_id in sequence.ending_token_ids or len(sequence.token_ids) >= sequence.max_num_tokens
-    return judge(sequence) if may_end or sequence.grammar is not None else None
+    is_watched = sequence.grammar is not None or sequence.params.repetition is not None
+    return judge(sequence) if may_end or is_watched else None

@@ -11,6 +11,9 @@ from actors.output.vocabulary import Vocabulary
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, RequestOutput
 from protocol.timeline import Timeline
 
+REPETITION_DETECTED = "repetition_detected"
+"""The stop reason that vLLM tells then."""
+
 
 class RequestState:
     """Takes a request's tokens in order and gives the deltas.
@@ -74,7 +77,10 @@ class RequestState:
             if output.finish_reason is not None:
                 text += self._rest(taken)
         token_ids = token_ids[:taken]
-        finish_reason, stop_reason = output.finish_reason, output.stop_reason
+        finish_reason: FinishReason | None = output.finish_reason
+        stop_reason: int | str | None = output.stop_reason
+        if finish_reason is FinishReason.REPETITION:
+            stop_reason = REPETITION_DETECTED
         offset = self.num_tokens
         self.num_tokens += taken
         is_last = output.finish_reason is not None or self.stopped_by is not None

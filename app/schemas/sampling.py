@@ -42,11 +42,14 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
 
 
 class RepetitionDetection(msgspec.Struct, frozen=True):
-    """vLLM's extension: end an answer that repeats itself. Refused unless it is off (max_pattern_size 0)."""
+    """vLLM's extension: end an answer whose last tokens are one piece over and over."""
 
     max_pattern_size: int | None = None
+    """Tokens of the longest piece; 0, the default, looks for none."""
     min_pattern_size: int | None = None
+    """Of the shortest; 0, the default, is 1."""
     min_count: int | None = None
+    """How often it has to stand there."""
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from app.sampling import Wanted
 from app.schemas.completions import CompletionRequest as Request
 from app.truncation import bounded_text, num_kept, truncated
 from protocol.errors import BadRequestError
+from protocol.sampling import RepetitionDetection
 from tests.helpers.app_under_test import AppUnderTest, Reply, make_app
 
 KINDS = ["chat", "completions"]
@@ -175,7 +176,6 @@ REFUSED = [
     {"use_beam_search": True},
     {"length_penalty": 0.8},
     {"logprob_token_ids": [1]},
-    {"repetition_detection": {"max_pattern_size": 3, "min_count": 2}},
     {"kv_transfer_params": {"do_remote_decode": True}},
     {"ec_transfer_params": {"a": 1}},
     {"vllm_xargs": {"a": 1}},
@@ -208,6 +208,29 @@ async def test_what_is_not_done_here_is_refused_by_its_name(kind: str, fields: d
 async def test_what_asks_for_nothing_is_taken(kind: str, fields: dict[str, Any]) -> None:
     reply = await ask(make_app(), kind, **fields)
     assert reply.status_code == 200, reply.text
+
+
+# ---------------------------------------------------------------------- an answer that repeats itself
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_counts_as_repetition_is_handed_to_the_engine(kind: str) -> None:
+    under_test = make_app()
+    for asked, wanted in (
+        ({"max_pattern_size": 3, "min_count": 2}, RepetitionDetection(3, 1, 2)),
+        ({"max_pattern_size": 256, "min_pattern_size": 5, "min_count": 256}, RepetitionDetection(256, 5, 256)),
+        ({"max_pattern_size": 0}, None),
+    ):
+        assert (await ask(under_test, kind, repetition_detection=asked)).status_code == 200
+        assert under_test.engine.prompts[-1].sampling_params.repetition == wanted
+    for asked, param in (
+        ({"max_pattern_size": 257, "min_count": 2}, "max_pattern_size"),
+        ({"max_pattern_size": 3, "min_pattern_size": 4, "min_count": 2}, "min_pattern_size"),
+        ({"max_pattern_size": 3}, "min_count"),
+        ({"max_pattern_size": 3, "min_count": 257}, "min_count"),
+    ):
+        reply = await ask(under_test, kind, repetition_detection=asked)
+        assert (reply.status_code, reply.json["error"]["param"]) == (400, f"repetition_detection.{param}")
 
 
 # ---------------------------------------------------------------------- the server's own defaults

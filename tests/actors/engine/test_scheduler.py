@@ -11,7 +11,7 @@ from actors.engine.scheduler import Scheduler
 from actors.engine.scheduler_config import SchedulerConfig
 from protocol.ids import ClientIndex
 from protocol.messages import FinishReason
-from protocol.sampling import Grammar
+from protocol.sampling import Grammar, RepetitionDetection
 from protocol.step import Sampled, StepPlan, StepResult
 from tests.helpers.scheduling import EOS, Bench, ScriptedGrammar, a_config, a_request, alone, ids
 
@@ -257,6 +257,10 @@ def test_a_sequence_that_outgrows_the_whole_pool_ends_with_an_error_that_names_t
         ({"eos_token_ids": [EOS], "min_tokens": 1}, [EOS, 9, EOS], FinishReason.STOP, None),
         ({"stop_token_ids": [9], "min_tokens": 2, "max_tokens": 3}, [9, 9, 9], FinishReason.STOP, 9),
         ({"max_tokens": 100}, [9] * 5, FinishReason.LENGTH, None),
+        ({"repetition": RepetitionDetection(1, 1, 3)}, [9, 9, 9], FinishReason.REPETITION, None),
+        ({"repetition": RepetitionDetection(2, 2, 2)}, [8, 9, 8, 9], FinishReason.REPETITION, None),
+        ({"repetition": RepetitionDetection(2, 2, 2)}, [9, 8, 9, 7, 9], FinishReason.LENGTH, None),
+        ({"repetition": RepetitionDetection(1, 1, 2), "min_tokens": 2}, [9, 9, 9], FinishReason.REPETITION, None),
     ],
 )
 def test_the_rule_that_ends_a_sequence(params: dict, tokens: list, reason: FinishReason, stop_reason: int | None):
