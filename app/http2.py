@@ -36,16 +36,13 @@ async def change_at_preface(self: H11Protocol, request: h11.Request) -> None:
 def bounded_http2(sends: BoundedSends, *, enabled: bool) -> Iterator[None]:
     """In place of hypercorn's own class and methods, for connections that are opened meanwhile. Where it is not
     enabled, TLS must not offer it: app/tls.py does not, and hypercorn's command has its own configuration for that."""
-    check, close, protocol = (
-        H11Protocol._check_protocol,
-        TCPServer._initiate_server_close,
-        hypercorn.protocol.H2Protocol,
-    )
+    check, close = H11Protocol._check_protocol, TCPServer._initiate_server_close
+    original = hypercorn.protocol.H2Protocol
 
     async def close_with_goodbye(server: TCPServer) -> None:
-        if isinstance(server.protocol.protocol, Http2Connection):
-            await server.protocol.protocol.say_goodbye()
-        await close(server)
+        protocol = server.protocol.protocol
+        if not isinstance(protocol, Http2Connection) or await protocol.say_goodbye():
+            await close(server)
 
     H11Protocol._check_protocol = change_at_preface if enabled else stay
     TCPServer._initiate_server_close = close_with_goodbye
@@ -54,4 +51,4 @@ def bounded_http2(sends: BoundedSends, *, enabled: bool) -> Iterator[None]:
         yield
     finally:
         H11Protocol._check_protocol, TCPServer._initiate_server_close = check, close
-        hypercorn.protocol.H2Protocol = protocol
+        hypercorn.protocol.H2Protocol = original

@@ -69,15 +69,16 @@ class Http2Connection:
         self._h2 = make_frames(MAX_STREAMS)
         self._streams: dict[int, Http2Stream] = {}
         self._is_closed = False
-        self._is_draining = False
+        self._is_over = False
+        """Nothing more may be begun here: one side has said goodbye."""
+        self._awaited: frozenset[int] | None = None
+        """Once the server is about to stop: the streams that ran when the first one after that came."""
         self._has_told_idle = True
         self._unopened = 0
-        self._watch = trio.CancelScope()
         self._floods = Http2Floods(trio.current_time())
 
     async def initiate(self) -> None:
         self._h2.initiate_connection()
-        self._task_group.spawn(self._drain_when_told)
         await self._flush()
         await self._send(Updated(idle=True))  # it may have begun as a request of HTTP/1, which stopped the clock
 
@@ -89,7 +90,6 @@ class Http2Connection:
 
     def _end(self) -> None:
         self._is_closed = True
-        self._watch.cancel()
         for stream in self._streams.values():
             stream.leave()
 
@@ -138,7 +138,7 @@ class Http2Connection:
                 for stream in self._streams.values():
                     stream.open_window()
             case h2.events.ConnectionTerminated():
-                self._is_draining = True  # it will ask for nothing more, and may read what it has asked for
+                self._is_over = True  # it will ask for nothing more, and may read what it has asked for
 
     def _open_window(self) -> None:
         if self._unopened >= WINDOW_BYTES:
@@ -148,7 +148,7 @@ class Http2Connection:
     def _begin(self, request: h2.events.RequestReceived) -> None:
         """Start a request's handler, or say why not: a refused stream may be tried again elsewhere."""
         number, headers = request.stream_id, request.headers
-        if self._is_draining or len(self._streams) >= MAX_STREAMS:
+        if self._is_over or self._has_drained() or len(self._streams) >= MAX_STREAMS:
             self._h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
             self._floods.count_refusal()
             return None
@@ -159,6 +159,16 @@ class Http2Connection:
         self._streams[number] = stream
         self._task_group.spawn(self._run, stream)
         return None
+
+    def _has_drained(self) -> bool:
+        """Whether the server is about to stop and what ran here has ended. Until then requests are still handed to the
+        application, which says so to those it cannot take: many clients give up what runs when they hear a goodbye, so
+        that none is said before its end. After that nobody may keep the server waiting by asking on and on."""
+        if not self._context.terminated.is_set():
+            return False
+        if self._awaited is None:
+            self._awaited = frozenset(self._streams)
+        return self._awaited.isdisjoint(self._streams)
 
     def _refuse(self, request: h2.events.RequestReceived, status: int) -> None:
         """A status and nothing else, to what no handler could read."""
@@ -225,17 +235,15 @@ class Http2Connection:
         self._end()
         await self._send(Closed())
 
-    async def _drain_when_told(self) -> None:
-        """When the server is about to stop, a client may begin nothing more here, and what runs goes on."""
-        with self._watch:
-            await self._context.terminated.wait()
-            self._is_draining = True
-            await self.say_goodbye()
-
-    async def say_goodbye(self) -> None:
-        """GOAWAY as the protocol means it: h2's own method would take what runs for ended."""
+    async def say_goodbye(self) -> bool:
+        """GOAWAY as the protocol means it: h2's own method would take what runs for ended. False, and nothing is said,
+        if a request has come just now: it is to be answered first."""
+        if self._streams:
+            return False
+        self._is_over = True
         if not self._is_closed:
             await self._flush()
             frame = GoAwayFrame(last_stream_id=self._h2.highest_inbound_stream_id, error_code=ErrorCodes.NO_ERROR)
             with trio.CancelScope(shield=True):
                 await self._send(RawData(frame.serialize()))
+        return True

@@ -27,6 +27,7 @@ from hyperframe.frame import (
     SettingsFrame,
     WindowUpdateFrame,
 )
+from trio.testing import wait_all_tasks_blocked
 
 from app.bounded_send import BoundedSends
 from app.descriptors import ConnectionLimit
@@ -402,18 +403,40 @@ async def test_a_request_that_waits_longer_than_that_is_not_idle() -> None:
         assert await client.until_ended(number) == (200, b"small")
 
 
-async def test_a_server_that_stops_says_goodbye_and_lets_requests_finish_but_none_begin() -> None:
+async def test_a_server_that_stops_says_goodbye_when_the_last_request_has_ended() -> None:
     async with open_place() as place, open_http2(place.port) as client:
         number = await client.ask("/wait")
         await place.until_running(1)
         place.stop.set()
-        goodbye = await client.until(GoAwayFrame)
-        assert (goodbye.error_code, goodbye.last_stream_id) == (ErrorCodes.NO_ERROR, number)
+        await wait_all_tasks_blocked()  # it has heard it
         late = await client.ask("/small")
-        assert (await client.until(RstStreamFrame, late)).error_code == ErrorCodes.REFUSED_STREAM
+        assert await client.until_ended(late) == (200, b"small"), "the application says who comes too late"
+        assert client.goodbye() is None
         place.go.set()
         assert await client.until_ended(number) == (200, b"small")
         await client.until_closed()
+        [goodbye] = client.of(GoAwayFrame)
+        assert (goodbye.error_code, goodbye.last_stream_id) == (ErrorCodes.NO_ERROR, late)
+        assert client.frames[-1] is goodbye
+
+
+async def test_who_asks_on_and_on_does_not_keep_a_server_from_stopping() -> None:
+    async with open_place() as place, open_http2(place.port) as client:
+        first = await client.ask("/wait")
+        await place.until_running(1)
+        place.stop.set()
+        await wait_all_tasks_blocked()  # it has heard it
+        second = await client.ask("/ignore")
+        await place.until_running(2)
+        await client.send(RstStreamFrame(first, error_code=ErrorCodes.CANCEL))
+        await place.until_running(1)
+        third = await client.ask("/small")
+        assert (await client.until(RstStreamFrame, third)).error_code == ErrorCodes.REFUSED_STREAM
+        assert client.goodbye() is None
+        place.go.set()
+        assert await client.until_ended(second) == (200, b"small")
+        await client.until_closed()
+        assert client.goodbye() == ErrorCodes.NO_ERROR
 
 
 async def test_a_client_that_says_goodbye_still_gets_what_it_has_asked_for() -> None:
