@@ -52,11 +52,7 @@ class NativeBatch:
         self.first_token = [0] * len(rows)
         adapted = AdaptedRows()
         # Those of one adapter beside each other, whose tokens are then multiplied together.
-        order = (
-            sorted(range(len(rows)), key=lambda i: -1 if places[i] is None else places[i])
-            if places
-            else range(len(rows))
-        )
+        order = sorted(range(len(rows)), key=places.__getitem__) if places else range(len(rows))
         for index, number in enumerate(order):
             row = rows[number]
             count = len(row.token_ids)
