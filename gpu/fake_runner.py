@@ -123,9 +123,9 @@ class FakeRunner:
 
     def read_adapter(self, path: Path) -> AdapterWeights:
         """There is no model whose shapes its tensors would have to have."""
-        config = read_lora_config(path, self._spec.max_lora_rank)
+        read_lora_config(path, self._spec.max_lora_rank)
         LoraFile.open(path).close()
-        return AdapterWeights(config.max_rank, {})
+        return AdapterWeights({})
 
     def add_lora(self, lora: LoraRequest, weights: AdapterWeights) -> None:
         self._loras.add(lora.lora_id, weights)

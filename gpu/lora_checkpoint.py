@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from gpu.lora_config import LoraConfig, read_lora_config, shortened
-from gpu.lora_file import WEIGHTS, LoraFile
+from gpu.lora_file import LoraFile
 from protocol.errors import BadRequestError
+from protocol.lora_files import WEIGHTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,14 +65,8 @@ class LowRank:
 class AdapterWeights:
     """An adapter in the host's memory, ready for `add_lora`. Nobody writes to it."""
 
-    rank: int
-    """The highest of any module."""
     modules: Mapping[str, LowRank]
     """By the projection's name in the model: model.layers.3.self_attn.q_proj. A dummy model has none."""
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(one.a.nbytes + one.b.nbytes for one in self.modules.values())
 
 
 def read_adapter(directory: Path, modules: Mapping[str, LoraModule], max_rank: int) -> AdapterWeights:
@@ -79,7 +74,7 @@ def read_adapter(directory: Path, modules: Mapping[str, LoraModule], max_rank: i
     config = read_lora_config(directory, max_rank)
     file = LoraFile.open(directory)
     try:
-        return AdapterWeights(config.max_rank, _read(file, config, modules))
+        return AdapterWeights(_read(file, config, modules))
     finally:
         file.close()
 
@@ -94,7 +89,10 @@ def _read(file: LoraFile, config: LoraConfig, modules: Mapping[str, LoraModule])
                 f"{WEIGHTS}: tensor {shortened(name)} is for none of the projections that adapters may change here: "
                 f"{', '.join(sorted({known.rpartition('.')[2] for known in modules}))} of the decoder's layers"
             )
-        names.setdefault(module, {})[match[2]] = name
+        factors = names.setdefault(module, {})
+        if (other := factors.get(match[2])) is not None:
+            raise BadRequestError(f"{WEIGHTS}: tensors {shortened(other)} and {shortened(name)} are one and the same")
+        factors[match[2]] = name
     if not names:
         raise BadRequestError(f"{WEIGHTS} holds no tensors")
     # All shapes first: what they may be bounds how much is read.

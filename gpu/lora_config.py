@@ -7,19 +7,15 @@ name; whom an adapter was trained for, and how, is its own business.
 from __future__ import annotations
 
 import math
-import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from protocol.errors import BadRequestError
-
-CONFIG = "adapter_config.json"
-MAX_CONFIG_BYTES = 1 << 20
+from protocol.lora_files import CONFIG, MAX_BYTES, open_lora_file
 
 PLAIN_STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
 """Values of init_lora_weights that leave the base weights as they are."""
@@ -48,11 +44,6 @@ class LoraConfig(msgspec.Struct, frozen=True):
     rank_pattern: dict[str, int] | None = None
     alpha_pattern: dict[str, float] | None = None
 
-    @property
-    def max_rank(self) -> int:
-        """Of any module."""
-        return max([self.r, *(self.rank_pattern or {}).values()])
-
     def rank_of(self, module: str) -> int:
         """`module` is its dotted name, as model.layers.3.self_attn.q_proj."""
         return _matching(self.rank_pattern or {}, module, self.r)
@@ -67,10 +58,8 @@ class LoraConfig(msgspec.Struct, frozen=True):
 def read_lora_config(directory: Path, max_rank: int) -> LoraConfig:
     """Raises BadRequestError for a file that is missing, too large or no such config, for a rank above `max_rank`, and
     for what is not computed here."""
-    with open_regular(directory / CONFIG) as file:
-        content = file.read(MAX_CONFIG_BYTES + 1)
-    if len(content) > MAX_CONFIG_BYTES:
-        raise BadRequestError(f"{CONFIG} is larger than {MAX_CONFIG_BYTES} bytes")
+    with open_lora_file(directory, CONFIG) as file:
+        content = file.read(MAX_BYTES[CONFIG])
     try:
         raw = msgspec.json.decode(content, type=dict[str, Any])
         config = msgspec.convert(raw, LoraConfig)
@@ -78,20 +67,6 @@ def read_lora_config(directory: Path, max_rank: int) -> LoraConfig:
         raise BadRequestError(f"{CONFIG} is no config of a LoRA adapter: {error}") from error
     _check(config, raw, max_rank)
     return config
-
-
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a file to read. Raises BadRequestError for what is missing, not to be read or no file: opening a pipe would
-    wait for its other end."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:  # the latter for a path with a null byte
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadRequestError(f"{path.name} of the adapter cannot be read: {reason}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise BadRequestError(f"{path.name} of the adapter is no file")
-    return os.fdopen(descriptor, "rb")
 
 
 def _check(config: LoraConfig, raw: Mapping[str, Any], max_rank: int) -> None:

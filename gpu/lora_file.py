@@ -10,14 +10,14 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
 import msgspec
 
-from gpu.lora_config import open_regular, shortened
+from gpu.lora_config import shortened
 from protocol.errors import BadRequestError
+from protocol.lora_files import WEIGHTS, open_lora_file
 
-WEIGHTS = "adapter_model.safetensors"
 MAX_HEADER_BYTES = 16 << 20
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 """Of the types that adapters are saved in."""
@@ -27,7 +27,8 @@ class TensorEntry(msgspec.Struct, frozen=True):
     """What the file's header says of a tensor."""
 
     dtype: str
-    shape: list[int]
+    shape: Annotated[list[int], msgspec.Meta(max_length=8)]
+    """Bounded, since the product of a million sizes takes minutes."""
     data_offsets: tuple[int, int]
     """In bytes from the end of the header: where it begins, and where it ends."""
 
@@ -43,7 +44,7 @@ class LoraFile:
     @classmethod
     def open(cls, directory: Path) -> LoraFile:
         """Raises BadRequestError for a file that is missing, or no whole safetensors file."""
-        file = open_regular(directory / WEIGHTS)
+        file = open_lora_file(directory, WEIGHTS)
         try:
             entries, first_byte = _read_header(file)
         except BaseException:

@@ -140,7 +140,7 @@ def _adapters(shape: Shape, dtype: torch.dtype, device: torch.device, parts: Dev
             )
             for name, module in model.lora_modules.items()
         }
-        model.add_lora(lora_id, AdapterWeights(RANK, low_ranks))
+        model.add_lora(lora_id, AdapterWeights(low_ranks))
     mixed = [lora_ids[i % 3] for i in range(BATCH)]
     alone = {lora_id: _hidden(model, BATCH, [lora_id] * BATCH) for lora_id in lora_ids}
     expected = torch.stack([alone[lora_id][i] for i, lora_id in enumerate(mixed)])

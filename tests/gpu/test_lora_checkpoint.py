@@ -68,7 +68,7 @@ def test_a_wrong_shape_is_refused_with_the_right_one(tmp_path):
 
 def test_files_that_are_missing_or_damaged_are_refused(tmp_path):
     for nowhere in ("nowhere", "null\0byte"):
-        assert "adapter_config.json of the adapter cannot be read" in refusal(tmp_path / nowhere)
+        assert "no adapter_config.json that can be read" in refusal(tmp_path / nowhere)
     directory = write_adapter(tmp_path / "adapter", SHAPES)
     weights = directory / "adapter_model.safetensors"
     whole = weights.read_bytes()
@@ -89,7 +89,7 @@ def test_a_config_that_is_none_is_refused(tmp_path):
         config.write_text(content)
         assert "is no config of a LoRA adapter" in refusal(directory)
     config.write_text(" " * (1 << 21))
-    assert "is larger than" in refusal(directory)
+    assert "adapter_config.json has 2097152 bytes; at most 1048576" in refusal(directory)
 
 
 def test_half_of_a_pair_is_refused(tmp_path):
@@ -98,6 +98,20 @@ def test_half_of_a_pair_is_refused(tmp_path):
     weights.write_bytes(weights.read_bytes().replace(b"q_proj.lora_B", b"q_proj.lora_A", 1))
 
     assert "adapter_model.safetensors" in refusal(directory)
+
+
+def test_a_tensor_that_is_there_twice_is_refused(tmp_path):
+    """With the prefix of a model that has a head, and with that of one that has none."""
+    twice = {Q: SHAPES[Q], Q.removeprefix("model."): SHAPES[Q]}
+    assert "are one and the same" in refusal(write_adapter(tmp_path, twice))
+
+
+def test_a_tensor_of_more_dimensions_than_there_are_is_refused(tmp_path):
+    directory = write_adapter(tmp_path, SHAPES)
+    entry = {"dtype": "F32", "shape": [2**62] * 9, "data_offsets": [0, 0]}
+    header = json.dumps({"x": entry}).encode()
+    (directory / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert "is no safetensors file" in refusal(directory)
 
 
 def test_what_is_said_is_short(tmp_path):

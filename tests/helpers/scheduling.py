@@ -119,7 +119,7 @@ class Bench:
             if change.leaving is not None:
                 assert self.runner.remove_lora(change.leaving)
             if change.coming is not None:
-                self.runner.add_lora(change.coming, AdapterWeights(1, {}))
+                self.runner.add_lora(change.coming, AdapterWeights({}))
                 self.scheduler.adapters.arrive(change.coming.lora_id)
         return changes
 

@@ -265,7 +265,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if fails:
             self.take(self.scheduler.fail_adapter(lora.lora_id, "no adapter"))
         else:
-            self.bench.runner.add_lora(lora, AdapterWeights(1, {}))
+            self.bench.runner.add_lora(lora, AdapterWeights({}))
             self.scheduler.adapters.arrive(lora.lora_id)
 
     @rule(number=st.integers(1, 3))
