@@ -125,6 +125,8 @@ class AdapterLoader:
 def read_unchanged(runner: Runner, lora: LoraRequest) -> AdapterWeights:
     """Raises BadRequestError, also for files that are not those that the request was made for."""
     path = Path(lora.path)
+    weights = runner.read_adapter(path)
+    # Behind the reading: files that change while they are read are not those of this id any more.
     if lora_id_of(lora.name, path) != lora.lora_id:
         raise BadRequestError("its files have been changed since it was loaded; load it again in place (load_inplace)")
-    return runner.read_adapter(path)
+    return weights

@@ -1,5 +1,6 @@
 """Doing one thing after the other in the order in which each was asked for: tasks that are started together run in any
-order. Used by actors/engine/operations.py."""
+order. Used by actors/engine/operations and
+actors/engine/adapter_loader."""
 
 from __future__ import annotations
 
