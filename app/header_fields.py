@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 from quart import g, request
 
+from app.access_log import access_of
 from app.checks import short
 from app.request_label import HEADER, request_label
 from app.schemas.sampling import SamplingFields
@@ -21,10 +22,10 @@ F = TypeVar("F", bound=SamplingFields)
 def with_headers(body: F) -> F:
     """The body with the priority that the header gives, which goes before its own. Raises BadRequestError.
 
-    A request without an X-Request-Id is labelled by the body's request_id from here on.
+    A request without an X-Request-Id is labelled by the body's request_id from here on, in the answer and in the logs.
     """
     if body.request_id and HEADER not in request.headers:
-        g.request_id = request_label(body.request_id)
+        g.request_id = access_of(request).label = request_label(body.request_id)
     priority = request.headers.get(PRIORITY_HEADER)
     if priority is None:
         return body

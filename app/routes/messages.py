@@ -6,17 +6,20 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from app import sse
+from app.answer import Answer
 from app.body import read_body
 from app.calls import check_tools
 from app.chat import encode_request, prepare_chat
 from app.failures import told
 from app.grammar import RequestGrammars
+from app.header_fields import with_headers
 from app.messages_error import PATH, messages_error_body
 from app.messages_request import chat_request, counted_request
 from app.messages_writer import MessagesWriter
-from app.respond import respond
+from app.respond import Writer, respond
 from app.schemas.messages import CountTokensAnswer, CountTokensRequest, MessagesRequest
 from app.services import Services
+from app.sparse_stream import with_interval
 from app.stream import Ending
 from protocol.errors import TrillmError
 
@@ -30,16 +33,16 @@ def message_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
     @routes.post(PATH)
     async def create_message() -> Response:
         body = await read_body(request, _MESSAGES, services.limits, services.drain)
-        chat = await prepare_chat(services, grammars, chat_request(body, services.limits), "msg")
+        as_chat = with_headers(chat_request(body, services.limits))
+        chat = await prepare_chat(services, grammars, as_chat, "msg")
         tells_thoughts = body.thinking is None or body.thinking.display != "omitted"
+
+        def write(answer: Answer) -> Writer:
+            writer = MessagesWriter(chat.head, chat.reader(), answer, tells_thoughts=tells_thoughts)
+            return with_interval(writer, as_chat, services.stream_interval)
+
         return await respond(
-            services,
-            chat.prompts,
-            len(chat.prompts),
-            bool(body.stream),
-            lambda answer: MessagesWriter(chat.head, chat.reader(), answer, tells_thoughts=tells_thoughts),
-            chat.deadline,
-            _ENDING,
+            services, chat.prompts, len(chat.prompts), bool(body.stream), write, chat.deadline, _ENDING
         )
 
     @routes.post(f"{PATH}/count_tokens")

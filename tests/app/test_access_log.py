@@ -67,6 +67,12 @@ async def test_each_request_is_a_line_with_both_ids_and_what_it_took(lines: Line
     assert int(found[2]) == len(reply.data)
 
 
+async def test_a_request_id_of_the_body_is_the_line_s_too(lines: Lines) -> None:
+    await make_app().complete(request_id="mine", max_tokens=1)
+
+    assert lines.only().startswith("mine cmpl-")
+
+
 async def test_times_are_those_of_the_first_byte_and_of_the_end(lines: Lines, autojump_clock: Any) -> None:
     under_test = make_app()
     under_test.engine.hold()

@@ -6,12 +6,14 @@ import json
 import re
 from typing import Any
 
+import attrs
 import jsonschema
 import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.factory import create_app
 from app.limits import Limits
 from app.openapi import openapi_document
 from app.schemas.message_events import EVENTS
@@ -96,6 +98,25 @@ async def test_a_stream_is_exactly_this() -> None:
         f'"stop_sequence":null}},"usage":{{{usage},"output_tokens_details":{{"thinking_tokens":0}}}}}}\n\n'
         'event: message_stop\ndata: {"type":"message_stop"}\n\n'
     )
+
+
+async def test_a_stream_tells_as_many_tokens_at_a_time_as_the_operator_says() -> None:
+    def texts(reply: Reply) -> list[str]:
+        return [event["delta"]["text"] for event in events(reply) if event["type"] == "content_block_delta"]
+
+    under_test = make_app()
+    every = texts(await ask(under_test, max_tokens=6, stream=True))
+    under_test.app = create_app(attrs.evolve(under_test.services, stream_interval=4))
+    assert texts(await ask(under_test, max_tokens=6, stream=True)) == [every[0], "".join(every[1:5]), every[5]]
+
+
+async def test_the_priority_header_goes_before_the_body_s() -> None:
+    under_test = make_app()
+    body = json.dumps(fields(priority=4)).encode()
+    for header, priority in ((None, 4), ("-7", -7)):
+        assert (await under_test.send("POST", PATH, body, x_vllm_priority=header)).status_code == 200
+        assert under_test.engine.prompts[-1].priority == priority
+    assert error_of(await under_test.send("POST", PATH, body, x_vllm_priority="high"), 400)["message"]
 
 
 async def test_a_stop_sequence_is_named() -> None:
