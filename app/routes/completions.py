@@ -47,16 +47,21 @@ def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprin
             whole = await _token_ids(services, body, given)
             token_ids = [truncated(ids, body, wanted, services.facts().max_model_len) for ids in whole]
         prompts = engine_prompts(services, body, wanted, token_ids, grammar)
+        as_ids = tokens_as_ids(services, body)
+        with within(deadline):
+            echoes = await _echoes(services, given, whole, token_ids, as_ids) if body.echo else None
+            decode = services.tokenizer.decode_long
+            prompt_texts = [await decode(ids) for ids in token_ids] if body.return_prompt_text else None
         n = num_choices(body, services.limits)
         form = CompletionForm(
             body.logprobs is not None,
             body.prompt_logprobs is not None,
             bool(body.return_token_ids),
-            _echoes(services, given, whole, token_ids, tokens_as_ids(services, body)) if body.echo else None,
+            echoes,
             token_ids,
             n,
-            tokens_as_ids(services, body),
-            [services.tokenizer.decode(ids) for ids in token_ids] if body.return_prompt_text else None,
+            as_ids,
+            prompt_texts,
         )
         return await respond(
             services,
@@ -135,7 +140,7 @@ def _wanted(body: CompletionRequest, services: Services) -> Wanted:
     )
 
 
-def _echoes(
+async def _echoes(
     services: Services,
     given: Sequence[str | list[int]],
     whole: Sequence[list[int]],
@@ -144,11 +149,9 @@ def _echoes(
 ) -> list[EchoedPrompt]:
     """A text comes back as it was sent; token ids, and what is left of a text that was cut, as the tokeniser spells
     them."""
-    decode = services.tokenizer.decode
-    return [
-        EchoedPrompt(
-            text if isinstance(text, str) and len(ids) == len(uncut) else decode(ids),
-            EchoedToken(decode(ids[:1]), f"token_id:{ids[0]}" if as_ids else decode(ids[:1])),
-        )
-        for text, uncut, ids in zip(given, whole, token_ids, strict=True)
-    ]
+    echoes = []
+    for text, uncut, ids in zip(given, whole, token_ids, strict=True):
+        echoed = text if isinstance(text, str) and len(ids) == len(uncut) else await services.tokenizer.decode_long(ids)
+        first = services.tokenizer.decode(ids[:1])
+        echoes.append(EchoedPrompt(echoed, EchoedToken(first, f"token_id:{ids[0]}" if as_ids else first)))
+    return echoes
