@@ -21,7 +21,7 @@ _MAX_HEADER = 512
 """Characters; no honest header has as many."""
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
-_HEADER_TEXT = re.compile(r"\s*(?:assistant)?\s*(?:to=\S{0,256}(?:\s+\w{0,16})?\s*)?")
+_HEADER_TEXT = re.compile(r"\s*(?:assistant)?\s*(?:to=\S{0,300}(?:\s+\w{0,16})?\s*)?")
 
 
 class HarmonyText:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import NoReturn
@@ -122,7 +123,10 @@ class _Reader:
 def _number(text: str) -> int | float:
     if len(text) > _MAX_DIGITS:
         raise ValueError("a number that is too long")
-    return int(text) if text.lstrip("+-").isdigit() else float(text)
+    found = int(text) if text.lstrip("+-").isdigit() else float(text)
+    if math.isinf(found):
+        raise ValueError("a number that JSON has no word for")
+    return found
 
 
 def _unescaped(text: str) -> str:

@@ -21,6 +21,7 @@ _VALUE_MARKERS = Markers((_END_PARAMETER,))
 _IN_FUNCTION = (_PARAMETER, _END_FUNCTION, CLOSE)
 _BLANKS = re.compile(r"\s*")
 _MAX_NAME = 256
+"""Characters; app/calls.py takes no function with a longer one."""
 _MAX_BLANKS = 64
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 
@@ -104,8 +105,8 @@ class Qwen3CoderText(CallText):
         return at
 
     def _in_name(self, text: str, at: int, final: bool) -> int:
-        end = text.find(">", at, at + _MAX_NAME)
-        if end < 0 and len(text) - at < _MAX_NAME:
+        end = text.find(">", at, at + _MAX_NAME + 1)
+        if end < 0 and len(text) - at <= _MAX_NAME:
             return self._wait(text, at, final)
         name = text[at:end] if end >= 0 else None
         if name is None or name not in self._calls.names:
@@ -134,8 +135,8 @@ class Qwen3CoderText(CallText):
         return at + len(mark or "")
 
     def _in_key(self, text: str, at: int, final: bool) -> int:
-        end = text.find(">", at, at + _MAX_NAME)
-        if end < 0 and len(text) - at < _MAX_NAME:
+        end = text.find(">", at, at + _MAX_NAME + 1)
+        if end < 0 and len(text) - at <= _MAX_NAME:
             self.waits = not final
             return len(text) if final else at
         key = text[at:end] if end >= 0 else None

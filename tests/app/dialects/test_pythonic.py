@@ -54,6 +54,7 @@ def test_calls_are_read(text: str, parts: list[Part]) -> None:
         "[weather(a=1)] and so on",
         "[weather(a=" + "[" * 60 + "]" * 60 + ")]",
         "[weather(a=" + "9" * 400 + ")]",
+        "[weather(a=1e999)]",
         "[weather(a=1, ",
         "[weather",
         "[]",

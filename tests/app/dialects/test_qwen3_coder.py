@@ -80,6 +80,14 @@ def test_a_call_that_turns_bad_after_it_began_is_no_reason_to_call_anything(text
     assert finish_reason(make, text) == "stop"
 
 
+def test_names_may_be_as_long_as_a_request_s_tools_have_them() -> None:
+    longest = "x" * 256
+    text = f"<function={longest}><parameter={longest}>a</parameter></function>"
+    for pieces in ([text], list(text)):
+        parser = Qwen3CoderText({longest: None})
+        assert read(parser, pieces) == [call(0, longest, f'{{"{longest}": "a"}}')]
+
+
 def test_strings_are_told_as_they_come() -> None:
     parser = make()
     parser.feed("<function=weather><parameter=city>\n")
