@@ -40,7 +40,9 @@ async def with_client(url: str, call: Callable[[anthropic.Anthropic], Any], **op
     """Run a function of the blocking client."""
 
     def run() -> Any:
-        with anthropic.Anthropic(**{"base_url": url, "api_key": "k", "max_retries": 0, **options}) as client:
+        with anthropic.Anthropic(
+            **{"base_url": url, "api_key": "k", "max_retries": 0, "timeout": 20, **options}
+        ) as client:
             return call(client)
 
     return await trio.to_thread.run_sync(run)
@@ -69,7 +71,7 @@ async def test_a_stream_gives_the_same_message_as_a_plain_answer() -> None:
 async def test_the_asynchronous_client_works_under_trio() -> None:
     async with (
         served() as (_, url),
-        anthropic.AsyncAnthropic(base_url=url, auth_token="k", max_retries=0) as client,
+        anthropic.AsyncAnthropic(base_url=url, auth_token="k", max_retries=0, timeout=20) as client,
     ):
         plain = await client.messages.create(**ASKED)
         async with client.messages.stream(**ASKED) as stream:

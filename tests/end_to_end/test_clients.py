@@ -22,7 +22,8 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me of bo
 
 async def with_openai(server: Server, call) -> object:
     """Run a function of the official (blocking) client."""
-    return await trio.to_thread.run_sync(call, openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0))
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0, timeout=30)
+    return await trio.to_thread.run_sync(call, client)
 
 
 async def test_the_official_client_gets_the_same_text_plain_and_streamed(checkpoint):

@@ -51,7 +51,6 @@ async def test_a_server_does_as_its_flags_say_and_again_after_a_restart(checkpoi
     ],
 )
 async def test_a_default_that_cannot_be_meant_ends_the_start_in_a_sentence(checkpoint, flag, value, said):
-
     command = [sys.executable, "-m", "app.cli", "serve", str(checkpoint), "--load-format", "dummy", "--port", "0"]
     async with open_process([*command, flag, value]) as server:
         assert await server.wait() == 1

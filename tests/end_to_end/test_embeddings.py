@@ -21,7 +21,7 @@ async def with_openai(server: Server, call: Callable[[openai.OpenAI], None]) -> 
     """Run a function of the official (blocking) client."""
 
     def run() -> None:
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0) as client:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0, timeout=30) as client:
             call(client)
 
     await trio.to_thread.run_sync(run)

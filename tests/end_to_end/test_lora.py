@@ -38,8 +38,9 @@ async def test_a_killed_engines_adapters_are_read_by_the_next_one_and_the_answer
         assert len({json.dumps(one[0]) for one in expected}) == len(bodies)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask_all, got)
-            while await server.num_requests() < len(bodies):
-                await trio.sleep(0.02)
+            with trio.fail_after(20):
+                while await server.num_requests() < len(bodies):
+                    await trio.sleep(0.02)
             await trio.sleep(0.3)
             await server.kill("engine-0")
             await server.until_ready()
