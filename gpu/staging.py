@@ -1,7 +1,7 @@
 """The way of a step's whole numbers to the device: one copy for all of them, from memory that is pinned where it helps.
 
 A copy out of pageable memory waits for the device, and each one costs some microseconds: a step has a dozen lists.
-Used by gpu/varlen_attention, gpu/graphs, gpu/sampler and gpu/sampling_columns.
+Used by gpu/varlen_attention, gpu/graphs, gpu/torch_runner, gpu/pooling, gpu/torch_loras and what samples.
 """
 
 from __future__ import annotations

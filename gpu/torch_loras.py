@@ -13,6 +13,7 @@ from gpu.layers.mlp import GatedMLP
 from gpu.lora_checkpoint import AdapterWeights, LinearName, LoraModule
 from gpu.lora_modules import lora_modules
 from gpu.models.decoder import Decoder, DecoderLayer, reorder_heads
+from gpu.staging import Staging
 from protocol.lora import NO_LORA, LoraId
 from protocol.step import Row
 
@@ -25,6 +26,7 @@ class TorchLoras:
         self._modules = lora_modules(config)
         self._dtype, self._device = decoder.embedding.dtype, decoder.embedding.device
         self._step = AdaptedStep()
+        self._staging = Staging(self._device)
         self._known: set[LoraId] = set()
         self._linears = [_surround(layer, self._step) for layer in decoder.layers]
 
@@ -58,7 +60,8 @@ class TorchLoras:
             if lora_id != NO_LORA:
                 assert lora_id in self._known, f"slot {row.slot} has adapter {lora_id}, which is not there"
                 tokens.setdefault(lora_id, []).extend(range(first, first + len(row.token_ids)))
-        self._step.tokens_of = {one: torch.tensor(places, device=self._device) for one, places in tokens.items()}
+        places, _ = self._staging.place(list(tokens.values()), [])
+        self._step.tokens_of = dict(zip(tokens, places, strict=True))
         try:
             yield
         finally:
