@@ -29,9 +29,11 @@ class GrammarChecker:
         what is beyond all measure ends the process."""
         try:
             text = serialised(source)
-            grammar = Grammar(text if source.after is None else after_thoughts(text, source.after))
-            if complaint := LLMatcher.validate_grammar(grammar.text):
-                raise GrammarError(one_line(complaint))
+            refuse_invalid(text)
+            if source.after is not None:
+                text = after_thoughts(text, source.after)
+                refuse_invalid(text)
+            grammar = Grammar(text)
             self._compiler.compile(grammar)
         except (ValueError, TypeError, RecursionError) as error:
             raise GrammarError(one_line(str(error))) from error
@@ -49,20 +51,32 @@ def serialised(source: GrammarSource) -> str:
             return str(LLMatcher.grammar_from_lark(source.text))
 
 
+def refuse_invalid(grammar: str) -> None:
+    """Raises GrammarError with llguidance's complaint."""
+    if complaint := LLMatcher.validate_grammar(grammar):
+        raise GrammarError(one_line(complaint))
+
+
 def after_thoughts(grammar: str, thoughts: Thoughts) -> str:
-    """A grammar in llguidance's form, with free text before what it says."""
-    whole = msgspec.json.decode(grammar) if grammar.startswith("{") else {"grammars": [{"lark_grammar": grammar}]}
+    """A valid grammar in llguidance's form, with free text before what it says."""
+    # To llguidance whatever begins with a brace is JSON, also what a client sends as Lark.
+    is_json = grammar.lstrip().startswith("{")
+    whole = msgspec.json.decode(grammar) if is_json else {"grammars": [{"lark_grammar": grammar}]}
     first, *others = whole["grammars"]
-    is_begun = thoughts.opening == ""
-    ended = (
-        f"free {_mark(thoughts.closing)}\nfree: /(?s:.*)/\n"
-        if isinstance(thoughts.closing, int)
-        else f"free\nfree[suffix={_mark(thoughts.closing)}]: /(?s:.*)/\n"
-    )
-    lark = f"start: thoughts @{_ANSWER}\nthoughts: " if is_begun else f"start: thoughts? @{_ANSWER}\nthoughts: "
-    lark += ended if is_begun else f"{_mark(thoughts.opening)} {ended}"
-    grammars = [{"lark_grammar": lark}, {**first, "name": _ANSWER}, *others]
+    grammars = [{"lark_grammar": _thoughts_and_answer(thoughts)}, {**first, "name": _ANSWER}, *others]
     return msgspec.json.encode({**whole, "grammars": grammars}).decode()
+
+
+def _thoughts_and_answer(thoughts: Thoughts) -> str:
+    """In Lark. Only a text, not a token, can be a suffix."""
+    if isinstance(thoughts.closing, int):
+        body, free = f"free {_mark(thoughts.closing)}", "free"
+    else:
+        body, free = "free", f"free[suffix={_mark(thoughts.closing)}]"
+    count = ""
+    if thoughts.opening != "":
+        body, count = f"{_mark(thoughts.opening)} {body}", "?"
+    return f"start: thoughts{count} @{_ANSWER}\nthoughts: {body}\n{free}: /(?s:.*)/\n"
 
 
 def _mark(mark: int | str) -> str:

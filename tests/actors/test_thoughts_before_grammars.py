@@ -59,6 +59,20 @@ def test_marks_that_are_tokens_are_told_by_their_ids(tmp_path: Path, is_special:
     assert not state.copy().accept(VOCAB_SIZE + 1)
 
 
-def test_a_wrong_grammar_is_refused_as_ever() -> None:
-    with pytest.raises(GrammarError):
-        checker().check(GrammarSource(GrammarKind.REGEX, "[0-9", BEGUN))
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(GrammarKind.REGEX, "[0-9"), *((GrammarKind.LARK, text) for text in ("{", "{}", '{"grammars": []}', '"x"'))],
+)
+def test_a_wrong_grammar_is_refused_as_ever(kind: GrammarKind, text: str) -> None:
+    complaints = set()
+    for after in (None, BEGUN):
+        with pytest.raises(GrammarError) as caught:
+            checker().check(GrammarSource(kind, text, after))
+        complaints.add(caught.value.message)
+    assert len(complaints) == 1
+
+
+def test_llguidances_own_form_is_one_too() -> None:
+    source = GrammarSource(GrammarKind.LARK, ' {"grammars": [{"lark_grammar": "start: /[0-9]/"}]}', BEGUN)
+    assert accepts(source, "Hm.</think>1")
+    assert not accepts(source, "Hm.</think>one")
