@@ -208,8 +208,9 @@ class Scheduler:
         if result.prompt_logprobs:
             sequences = dict(zip((row.slot for row in plan.rows), draft.counts, strict=True))
             for chunk in result.prompt_logprobs:
-                if sequences[chunk.slot].is_live:
-                    sequences[chunk.slot].gather_prompt_logprobs(chunk)
+                sequence = sequences[chunk.slot]
+                if sequence.is_live:
+                    sequence.gather_prompt_logprobs(chunk, is_lost=sequence in draft.lost)
         if draft.guesses:
             self._num_drafts += len(draft.guesses)
             self._num_draft_tokens += draft.num_guesses

@@ -210,13 +210,16 @@ class Sequence:
             assert logprobs is not None, f"the runner gave no logprobs for {self!r}"
             self.logprobs.append(logprobs)
 
-    def gather_prompt_logprobs(self, chunk: PromptLogprobs) -> None:
-        """Take in the log-probabilities of one chunk of the prompt, unless they are known already."""
+    def gather_prompt_logprobs(self, chunk: PromptLogprobs, *, is_lost: bool = False) -> None:
+        """Take in the log-probabilities of one chunk of the prompt, as far as they are not known already. One whose KV
+        `is_lost` may come after the sequence has begun anew: then it comes again, behind those before it."""
         if not self.awaits_prompt_logprobs:
             return  # computed again after a preemption
         assert self.prompt_logprobs is not None
-        assert len(self.prompt_logprobs) == chunk.start + 1, f"prompt logprobs of {self!r} skip to {chunk.start}"
-        self.prompt_logprobs.extend(chunk.rows)
+        num_known = len(self.prompt_logprobs) - 1 - chunk.start
+        assert num_known >= 0 or is_lost, f"prompt logprobs of {self!r} skip to {chunk.start}"
+        if num_known >= 0:
+            self.prompt_logprobs.extend(chunk.rows[num_known:])
 
     def begin_with(self, block_table: list[int], num_computed_tokens: int) -> None:
         """The KV of so many tokens is there, in these blocks; all others are to be computed."""

@@ -176,3 +176,23 @@ def test_outputs_are_those_of_synchronous_scheduling(tiny: Path):
             bench.add(request)
         bench.run()
     assert benches[0].outputs == benches[1].outputs
+
+
+def test_prompt_logprobs_come_whole_when_the_prompt_is_begun_anew_while_a_chunk_of_it_is_in_flight(tiny: Path):
+    """The old chunk's, which come first, belong before or behind those of the chunk that takes its place."""
+    request = a_request("a", range(3, 13), prompt_logprobs=1, max_tokens=2)
+    for num_committed in (0, 1, 2):
+        bench = Bench(tiny, a_config(max_num_batched_tokens=3), max_in_flight=2)
+        bench.add(request)
+        for _ in range(num_committed):
+            bench.step()
+        old = bench.schedule()
+        assert bench.scheduler.reset_prefix_cache(preempts=True)
+        new = bench.schedule()
+        assert old is not None
+        assert new is not None
+        assert new.rows[0].start == 0
+        for plan in (old, new):
+            bench.commit(plan, bench.compute(plan))
+        bench.run()
+        assert bench.outputs["a"] == alone(tiny, request).outputs["a"]
