@@ -7,6 +7,8 @@ from __future__ import annotations
 from app.adapter_paths import MAX_PATH_LENGTH
 from app.adapters import MAX_NAME_LENGTH
 from app.limits import Limits
+from app.messages_history import ROLES
+from app.messages_request import CHOICES, DISPLAYS, EFFORTS, THINKS
 from protocol.sampling import MAX_PATTERN_COUNT, MAX_PATTERN_SIZE
 
 Keywords = dict[str, object]
@@ -55,16 +57,16 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
         | tools
         | {"max_tokens": {"integer": {"minimum": 1}}, "stop_sequences": {"array": sampling["stop"]["array"]}},
         "CountTokensRequest": messages | tools,
-        "Turn": {"role": {"string": {"enum": ["user", "assistant", "system", "ctx", "msg"]}}},
+        "Turn": {"role": {"string": {"enum": [*ROLES]}}},
         "ClientTool": {"type": {"string": {"const": "custom"}}},
-        "ToolChoice": {"type": {"string": {"enum": ["auto", "any", "tool", "none"]}}},
+        "ToolChoice": {"type": {"string": {"enum": [*CHOICES, "tool"]}}},
         "Thinking": {
-            "type": {"string": {"enum": ["enabled", "adaptive", "disabled"]}},
+            "type": {"string": {"enum": [*THINKS]}},
             "budget_tokens": {"integer": {"minimum": 1}},
-            "display": {"string": {"enum": ["summarized", "omitted"]}},
+            "display": {"string": {"enum": [*DISPLAYS]}},
         },
         "JsonOutputFormat": {"type": {"string": {"const": "json_schema"}}},
-        "OutputConfig": {"effort": {"string": {"enum": ["low", "medium", "high", "xhigh", "max"]}}},
+        "OutputConfig": {"effort": {"string": {"enum": [*EFFORTS]}}},
         "EmbeddingRequest": {name: sampling[name] for name in ("priority", "cache_salt", "timeout")}
         | messages
         | {

@@ -17,7 +17,7 @@ from app.schemas.chat import FunctionCall, Message, ToolCall
 from app.schemas.messages import Block, ResultPart, Turn
 from protocol.errors import BadRequestError
 
-_ROLES = {"user": "user", "assistant": "assistant", "system": "system", "ctx": "user", "msg": "user"}
+ROLES = {"user": "user", "assistant": "assistant", "system": "system", "ctx": "user", "msg": "user"}
 """The last two are Claude Code's own, for what it tells the model of its surroundings."""
 _ATTRIBUTION = "x-anthropic-billing-header"
 """Claude Code begins a system prompt with a block of this that differs each time: the cache would never match."""
@@ -65,7 +65,7 @@ class _History:
         self._held: list[str] = []
 
     def add(self, turn: Turn, at: str) -> None:
-        match _ROLES.get(turn.role):
+        match ROLES.get(turn.role):
             case "system":
                 self._add_system(_system_texts(turn.content, f"{at}.content"))
             case "user":

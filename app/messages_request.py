@@ -23,9 +23,10 @@ from app.schemas.messages import (
 from app.schemas.sampling import JsonSchemaFormat, ResponseFormat
 from protocol.errors import BadRequestError
 
-_EFFORTS = ("low", "medium", "high", "xhigh", "max")
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_THINKS = {"enabled": True, "adaptive": True, "disabled": False}
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+THINKS = {"enabled": True, "adaptive": True, "disabled": False}
+DISPLAYS = ("summarized", "omitted")
 _SWITCHES = ("enable_thinking", "thinking")
 """What templates call it: Qwen's and GLM's, DeepSeek's and Granite's. A template that has neither never sees it."""
 
@@ -100,34 +101,34 @@ def _tool_choice(choice: ToolChoice) -> str | NamedToolChoice:
         return NamedToolChoice("function", NamedFunction(choice.name))
     if choice.type == "tool":
         raise BadRequestError("tool_choice.name is missing", param="tool_choice.name")
-    if choice.type not in _CHOICES:
+    if choice.type not in CHOICES:
         raise BadRequestError(
             f"tool_choice.type must be auto, any, tool or none, not {short(choice.type)}", param="tool_choice.type"
         )
-    return _CHOICES[choice.type]
+    return CHOICES[choice.type]
 
 
 def _thinking(thinking: Thinking | None) -> dict[str, Any]:
     """Variables of the template. Without the field a template does what it does by default."""
     if thinking is None:
         return {}
-    if thinking.type not in _THINKS:
+    if thinking.type not in THINKS:
         raise BadRequestError(
             f"thinking.type must be enabled, adaptive or disabled, not {short(thinking.type)}", param="thinking.type"
         )
-    if thinking.display not in (None, "summarized", "omitted"):
+    if thinking.display not in (None, *DISPLAYS):
         raise BadRequestError(
             f"thinking.display must be summarized or omitted, not {short(thinking.display)}", param="thinking.display"
         )
     ranged("thinking.budget_tokens", thinking.budget_tokens, 1, None, 1)
-    return dict.fromkeys(_SWITCHES, _THINKS[thinking.type])
+    return dict.fromkeys(_SWITCHES, THINKS[thinking.type])
 
 
 def _effort(config: OutputConfig | None) -> str | None:
-    if config is None or config.effort is None or config.effort in _EFFORTS:
+    if config is None or config.effort is None or config.effort in EFFORTS:
         return None if config is None else config.effort
     raise BadRequestError(
-        f"output_config.effort must be one of {', '.join(_EFFORTS)}, not {short(config.effort)}",
+        f"output_config.effort must be one of {', '.join(EFFORTS)}, not {short(config.effort)}",
         param="output_config.effort",
     )
 
