@@ -13,7 +13,7 @@ from typing import assert_never, final
 
 import trio
 
-from protocol.errors import ConflictError, DeadlineError, TrillmError, UnavailableError
+from protocol.errors import ConflictError, DeadlineError, OperationFailedError, TrillmError, UnavailableError
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch
 from protocol.messages import UtilityReply, UtilityRequest
 from protocol.operations import (
@@ -143,7 +143,7 @@ class EngineCalls:
             self._run_states[index] = result
         elif isinstance(result, AllAborted | EngineState) and result.run_state is not None:
             self._run_states[index] = result.run_state
-        failure = ConflictError if reply.is_conflict else TrillmError
+        failure = ConflictError if reply.is_conflict else OperationFailedError
         self._answer(reply.call_id, result or failure(reply.error or "the engine sent an empty answer"))
 
     def fail(self, index: EngineIndex | None, reason: str) -> None:

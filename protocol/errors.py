@@ -83,6 +83,12 @@ class EngineDeadError(TrillmError):
     code = "engine_dead"
 
 
+class OperationFailedError(TrillmError):
+    """An engine has answered that it could not do what it was told to."""
+
+    code = "operation_failed"
+
+
 class RequestFailedError(TrillmError):
     """The engine or the output handler ended this one request with an error."""
 

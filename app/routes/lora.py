@@ -12,7 +12,7 @@ from app.adapters import Adapter
 from app.body import read_body
 from app.schemas.lora import LoadLoraAdapterRequest, UnloadLoraAdapterRequest
 from app.services import Services
-from protocol.errors import BadRequestError, DeadlineError, NotFoundError, TrillmError
+from protocol.errors import BadRequestError, DeadlineError, NotFoundError, OperationFailedError, TrillmError
 from protocol.lora import LoraId, LoraRequest
 from protocol.operations import AddLora, RemoveLora, UtilityOperation
 
@@ -46,9 +46,7 @@ def lora_routes(services: Services) -> Blueprint:
         """Raises BadRequestError for an adapter that the engines cannot compute with, else as `operate` does."""
         try:
             await services.engine.operate(operation)
-        except TrillmError as error:
-            if type(error) is not TrillmError:  # the engines are not there, or have not answered
-                raise
+        except OperationFailedError as error:
             raise BadRequestError(error.message, param="lora_path") from error
 
     async def give_up(lora_id: LoraId) -> None:

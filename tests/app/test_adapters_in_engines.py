@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from app.engine import LorasInUse, Prompt
-from protocol.errors import ConflictError, TrillmError
+from protocol.errors import ConflictError, OperationFailedError
 from protocol.lora import LoraId, LoraRequest
 from protocol.lora_files import lora_id_of
 from protocol.messages import FinishReason
@@ -85,8 +85,9 @@ async def test_after_any_death_the_next_engine_brings_what_it_needs(checkpoint, 
             for ticks in deaths:
                 await tick(ticks)
                 await kill_and_restart(house, nursery, "engine-0")
-                while any(entry.deaths for entry in client.live()):
-                    await trio.sleep(0.01)
+                with trio.fail_after(600):
+                    while any(entry.deaths for entry in client.live()):
+                        await trio.sleep(0.01)
 
         async with trio.open_nursery() as killing:
             killing.start_soon(kill)
@@ -187,14 +188,14 @@ async def test_an_adapter_that_cannot_be_computed_is_found_out_when_it_is_added(
 ):
     lora = an_adapter(tmp_path / "one", 5, **config)
     async with open_engine(checkpoint) as (client, *_):
-        with pytest.raises(TrillmError, match=f"adapter-5 cannot be computed with: .*{reason}"):
+        with pytest.raises(OperationFailedError, match=f"adapter-5 cannot be computed with: .*{reason}"):
             await client.operate(AddLora(lora))
         assert reason in await error_of(client, lora)
 
 
 async def test_an_engine_without_adapters_says_so(checkpoint, autojump_clock, loras):
     async with open_engine(checkpoint, max_loras=0) as (client, *_):
-        with pytest.raises(TrillmError, match="--enable-lora"):
+        with pytest.raises(OperationFailedError, match="--enable-lora"):
             await client.operate(AddLora(loras[0]))
         assert "--enable-lora" in await error_of(client, loras[0])
 

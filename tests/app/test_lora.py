@@ -14,7 +14,14 @@ from app.engine import LorasInUse
 from app.lora_metrics import LoraCollector
 from app.lora_modules import LoraModule, read_lora_modules
 from app.settings import Settings
-from protocol.errors import BadRequestError, CheckpointError, ConflictError, TrillmError, UnavailableError
+from protocol.errors import (
+    BadRequestError,
+    CheckpointError,
+    ConflictError,
+    OperationFailedError,
+    TrillmError,
+    UnavailableError,
+)
 from protocol.lora import LoraId, LoraRequest
 from protocol.lora_files import lora_id_of
 from protocol.operations import AddLora, LoraState, RemoveLora
@@ -133,7 +140,7 @@ async def test_unloading_works_while_the_engine_is_down() -> None:
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(TrillmError("rank 99"), 400), (UnavailableError("down"), 503), (ConflictError("no memory"), 409)],
+    [(OperationFailedError("rank 99"), 400), (UnavailableError("down"), 503), (ConflictError("no memory"), 409)],
 )
 async def test_what_the_engines_do_not_take_is_not_served(tmp_path: Path, error: TrillmError, status: int) -> None:
     under_test = an_app()
