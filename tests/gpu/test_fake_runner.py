@@ -24,9 +24,10 @@ from protocol.lora import LoraId
 from protocol.sampling import SamplingParams
 from protocol.spec import EngineSpec, LoadFormat
 from protocol.step import PENDING, NewSequence, Row, StepPlan
+from tests.helpers.adapter_conformance import check_adapters
 from tests.helpers.adapters import write_adapter
 from tests.helpers.dummy_checkpoint import IM_END, dummy_tokenizer, write_dummy_checkpoint
-from tests.helpers.runner_conformance import Driven, Driver, check_adapters, check_runner, only, params
+from tests.helpers.runner_conformance import Driven, Driver, check_runner, only, params
 
 PROMPT = [10, 11, 12, 13, 14]
 

@@ -19,9 +19,9 @@ from gpu.torch_model import TorchModel
 from gpu.torch_runner import TorchRunner
 from protocol.lora import NO_LORA, LoraId
 from tests.gpu.test_native_model import MIXED, ignore, prompt, row, spec
+from tests.helpers.adapter_conformance import check_adapters
 from tests.helpers.adapters import write_adapter
 from tests.helpers.peft_adapters import EVERY, SOME, PeftOracle
-from tests.helpers.runner_conformance import check_adapters
 from tests.helpers.wide_checkpoints import make_checkpoint, make_quantised_checkpoint
 
 LORAS = {"max_loras": 2, "max_lora_rank": 20}

@@ -25,11 +25,12 @@ from protocol.lora import NO_LORA, LoraId, LoraRequest
 from protocol.operations import SleepTag
 from protocol.spec import EngineSpec
 from protocol.step import Row
+from tests.helpers.adapter_conformance import check_adapters
 from tests.helpers.adapters import write_adapter
 from tests.helpers.foreign_checkpoints import make_foreign_checkpoint
 from tests.helpers.gguf_models import write_model
 from tests.helpers.peft_adapters import EVERY, SOME, PeftOracle
-from tests.helpers.runner_conformance import Driver, check_adapters, params
+from tests.helpers.runner_conformance import Driver, params
 from tests.helpers.stand_in_device import Recorder, device_model
 from tests.helpers.tiny_checkpoints import VOCAB_SIZE, make_checkpoint
 

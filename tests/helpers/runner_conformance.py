@@ -1,7 +1,7 @@
 """What every Runner must do, whatever computes inside: `check_runner` is called by the tests of each implementation.
 
-`check_adapters` is the same for LoRA. `Driver` is the smallest possible scheduler: it hands out blocks, builds plans,
-and keeps what came back.
+`Driver` is the smallest possible scheduler: it hands out blocks, builds plans, and keeps what came back. What a runner
+does with adapters is in tests/helpers/adapter_conformance.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from gpu.runner import Runner
-from protocol.errors import BadRequestError, ConflictError
+from protocol.errors import ConflictError
 from protocol.ids import RequestId, Slot
-from protocol.lora import NO_LORA, LoraId, LoraRequest
+from protocol.lora import NO_LORA, LoraId
 from protocol.messages import TokenLogprobs
 from protocol.operations import SleepTag
 from protocol.pooling import Pooling, PoolingParams
@@ -233,7 +233,7 @@ def check_same_plans_give_same_results(make_runner: MakeRunner, driver: Driver) 
     wish = params(temperature=1.0, logprobs=2)
     for chunks in [(5, 3), (2, 4), (1, 1), (1, 1)]:
         if chunks == (5, 3):
-            rows = [[d.admit(0, _prompt(d, 7), wish), d.admit(2, _prompt(d, 7, 5), wish)] for d in (driver, other)]
+            rows = [[d.admit(0, a_prompt(d, 7), wish), d.admit(2, a_prompt(d, 7, 5), wish)] for d in (driver, other)]
         results = [d.step(*zip(r, chunks, strict=True)) for d, r in zip((driver, other), rows, strict=True)]
         assert results[0] == results[1]
     other.runner.close()
@@ -244,9 +244,9 @@ def check_empty_plan(make_runner: MakeRunner, driver: Driver) -> None:
 
 
 def check_results_follow_row_order(make_runner: MakeRunner, driver: Driver) -> None:
-    first = driver.admit(3, _prompt(driver, 6), params())
-    second = driver.admit(1, _prompt(driver, 9), params())
-    third = driver.admit(0, _prompt(driver, 4), params())
+    first = driver.admit(3, a_prompt(driver, 6), params())
+    second = driver.admit(1, a_prompt(driver, 9), params())
+    third = driver.admit(0, a_prompt(driver, 4), params())
     result = driver.step((first, 6), (second, 5), (third, 4))
     assert [s.slot for s in result.sampled] == [3, 0]
     result = driver.step((third, 1), (second, 4), (first, 1))
@@ -256,7 +256,7 @@ def check_results_follow_row_order(make_runner: MakeRunner, driver: Driver) -> N
 def check_tokens_do_not_depend_on_chunks_or_company(make_runner: MakeRunner, driver: Driver) -> None:
     for temperature in (0.0, 0.8):
         wish = params(10, temperature=temperature)
-        prompts = [_prompt(driver, length, length) for length in (1, 15, 16, 17, 33)]
+        prompts = [a_prompt(driver, length, length) for length in (1, 15, 16, 17, 33)]
         alone = []
         for prompt in prompts:
             sequence = driver.admit(0, prompt, wish)
@@ -271,22 +271,22 @@ def check_tokens_do_not_depend_on_chunks_or_company(make_runner: MakeRunner, dri
 
 def check_freed_slot_forgets(make_runner: MakeRunner, driver: Driver) -> None:
     wish = params(12, temperature=0.7)
-    before = driver.admit(1, _prompt(driver, 40, 3), params(5, temperature=1.5, seed=99))
+    before = driver.admit(1, a_prompt(driver, 40, 3), params(5, temperature=1.5, seed=99))
     driver.run(before)
     driver.free(before)
-    after = driver.admit(1, _prompt(driver, 11), wish)
+    after = driver.admit(1, a_prompt(driver, 11), wish)
     fresh = Driver(make_runner())
-    assert driver.run(after) == fresh.run(fresh.admit(1, _prompt(fresh, 11), wish))
+    assert driver.run(after) == fresh.run(fresh.admit(1, a_prompt(fresh, 11), wish))
     fresh.runner.close()
 
 
 def check_resumed_sequence_goes_on(make_runner: MakeRunner, driver: Driver) -> None:
     for temperature in (0.0, 0.9):
         wish = params(14, temperature=temperature)
-        whole = driver.admit(0, _prompt(driver, 13), wish)
+        whole = driver.admit(0, a_prompt(driver, 13), wish)
         driver.run(whole)
         driver.free(whole)
-        resumed = driver.admit(2, _prompt(driver, 13), wish, whole.output[:5])
+        resumed = driver.admit(2, a_prompt(driver, 13), wish, whole.output[:5])
         driver.run(resumed, chunk=8)
         driver.free(resumed)
         assert resumed.output == whole.output
@@ -297,12 +297,12 @@ def check_pending_tokens_are_those_sampled_before(make_runner: MakeRunner, drive
         params(8),
         params(8, temperature=0.9, frequency_penalty=1.0, logprobs=1, bad_words_token_ids=[[3, 4]]),
     ):
-        known = driver.admit(0, _prompt(driver, 13), wish)
+        known = driver.admit(0, a_prompt(driver, 13), wish)
         driver.run(known)
         driver.free(known)
-        pending = driver.admit(1, _prompt(driver, 13), wish)
+        pending = driver.admit(1, a_prompt(driver, 13), wish)
         driver.step((pending, 13))
-        beside = driver.admit(2, _prompt(driver, 5), params(20))
+        beside = driver.admit(2, a_prompt(driver, 5), params(20))
         driver.step((pending, 1), (beside, 5), pending=True)
         while len(pending.output) < 8:
             driver.step((beside, 1), (pending, 1), pending=True)
@@ -314,11 +314,11 @@ def check_pending_tokens_are_those_sampled_before(make_runner: MakeRunner, drive
 def check_a_void_row_does_no_harm(make_runner: MakeRunner, driver: Driver) -> None:
     """Its slot could not sample in the step before, which the plan did not know yet."""
     vocab_size = driver.runner.facts.vocab_size
-    expected = driver.admit(0, _prompt(driver, 9), params(5, temperature=0.9))
+    expected = driver.admit(0, a_prompt(driver, 9), params(5, temperature=0.9))
     driver.run(expected)
     driver.free(expected)
-    good = driver.admit(0, _prompt(driver, 9), params(5, temperature=0.9))
-    bad = driver.admit(1, _prompt(driver, 6), params())
+    good = driver.admit(0, a_prompt(driver, 9), params(5, temperature=0.9))
+    bad = driver.admit(1, a_prompt(driver, 6), params())
     driver.step((bad, 6), (good, 9), bitmasks={Slot(1): only([], vocab_size)}, failing=[bad])
     driver.step((good, 1), (bad, 1), pending=True, failing=[bad])
     driver.free(bad)
@@ -336,11 +336,11 @@ def check_drafts_change_no_token(make_runner: MakeRunner, driver: Driver) -> Non
     ]
     vocab_size = driver.runner.facts.vocab_size
     for wish in wishes:
-        plain = driver.admit(0, _prompt(driver, 15), wish)
+        plain = driver.admit(0, a_prompt(driver, 15), wish)
         driver.run(plain)
         driver.free(plain)
-        guessed = driver.admit(1, _prompt(driver, 15), wish)
-        beside = driver.admit(2, _prompt(driver, 6, 2), params(20))
+        guessed = driver.admit(1, a_prompt(driver, 15), wish)
+        beside = driver.admit(2, a_prompt(driver, 6, 2), params(20))
         driver.step((guessed, 15), (beside, 6))
         for num_right, num_drafts in ((3, 3), (1, 4), (0, 2), (2, 3)):
             known = len(guessed.output)
@@ -362,7 +362,7 @@ def check_drafts_change_no_token(make_runner: MakeRunner, driver: Driver) -> Non
 def check_shared_blocks_begin_a_sequence(make_runner: MakeRunner, driver: Driver) -> None:
     """Also while their first owner goes on, and after it has left."""
     wish = params(6, temperature=0.8)
-    first = driver.admit(0, _prompt(driver, 40), params(12))
+    first = driver.admit(0, a_prompt(driver, 40), params(12))
     driver.step((first, 40))
     prompt = [*first.tokens[:33], 5, 6, 7]
     expected = driver.admit(1, prompt, wish)
@@ -380,7 +380,7 @@ def check_shared_blocks_begin_a_sequence(make_runner: MakeRunner, driver: Driver
 
 def check_logprobs_shapes(make_runner: MakeRunner, driver: Driver) -> None:
     for count in (None, 0, 3):
-        sequence = driver.admit(0, _prompt(driver, 9), params(4, temperature=0.9, logprobs=count))
+        sequence = driver.admit(0, a_prompt(driver, 9), params(4, temperature=0.9, logprobs=count))
         driver.run(sequence)
         driver.free(sequence)
         for sampled in sequence.sampled:
@@ -391,7 +391,7 @@ def check_logprobs_shapes(make_runner: MakeRunner, driver: Driver) -> None:
 
 
 def check_prompt_logprobs_cover_the_prompt(make_runner: MakeRunner, driver: Driver) -> None:
-    prompt = _prompt(driver, 19)
+    prompt = a_prompt(driver, 19)
     whole = []
     for count, chunk in ((0, 100), (2, 100), (2, 5), (2, 1)):
         sequence = driver.admit(0, prompt, params(2, prompt_logprobs=count))
@@ -408,7 +408,7 @@ def check_prompt_logprobs_cover_the_prompt(make_runner: MakeRunner, driver: Driv
 def check_grammar_bitmask_binds(make_runner: MakeRunner, driver: Driver) -> None:
     vocab_size = driver.runner.facts.vocab_size
     for allowed in (0, 31, vocab_size - 1):
-        sequences = [driver.admit(0, _prompt(driver, 5), params()), driver.admit(1, _prompt(driver, 6), params())]
+        sequences = [driver.admit(0, a_prompt(driver, 5), params()), driver.admit(1, a_prompt(driver, 6), params())]
         driver.step((sequences[0], 5), (sequences[1], 6), bitmasks={Slot(1): only([allowed], vocab_size)})
         assert sequences[1].output == [allowed]
         for sequence in sequences:
@@ -416,9 +416,9 @@ def check_grammar_bitmask_binds(make_runner: MakeRunner, driver: Driver) -> None
 
 
 def check_vectors_do_not_depend_on_chunks_or_company(make_runner: MakeRunner, driver: Driver) -> None:
-    prompts = [_prompt(driver, length, length) for length in (1, 17, 33)]
+    prompts = [a_prompt(driver, length, length) for length in (1, 17, 33)]
     poolings = [PoolingParams(kind, normalize=kind is not Pooling.MEAN) for kind in Pooling]
-    beside = driver.admit(3, _prompt(driver, 9, 2), params(30))
+    beside = driver.admit(3, a_prompt(driver, 9, 2), params(30))
     driver.step((beside, 9))
     for order in (poolings, poolings[::-1]):
         cases = list(zip(prompts, order, strict=True))
@@ -432,7 +432,7 @@ def check_vectors_do_not_depend_on_chunks_or_company(make_runner: MakeRunner, dr
 
 def check_vectors_are_cut_and_then_normalised(make_runner: MakeRunner, driver: Driver) -> None:
     size = driver.runner.facts.hidden_size
-    prompt = _prompt(driver, 12)
+    prompt = a_prompt(driver, 12)
     for kind in Pooling:
         raw, whole, cut = (
             vector_of(driver.pool(driver.admit_to_pool(0, prompt, PoolingParams(kind, normalize, dimensions)))[0])
@@ -446,7 +446,7 @@ def check_vectors_are_cut_and_then_normalised(make_runner: MakeRunner, driver: D
 
 def check_shared_blocks_change_no_vector(make_runner: MakeRunner, driver: Driver) -> None:
     """Of the last token: that alone needs no state of those before it."""
-    first = driver.admit(0, _prompt(driver, 40), params(2))
+    first = driver.admit(0, a_prompt(driver, 40), params(2))
     driver.run(first)
     prompt, last = [*first.tokens[:33], 5, 6, 7], PoolingParams(Pooling.LAST)
     (expected,) = driver.pool(driver.admit_to_pool(1, prompt, last))
@@ -461,13 +461,13 @@ def check_shared_blocks_change_no_vector(make_runner: MakeRunner, driver: Driver
 def check_sleep_changes_no_token(make_runner: MakeRunner, driver: Driver) -> None:
     """What was computed is gone, and what the slots know is not: sequences are computed again in other slots."""
     wish = params(9, temperature=0.9)
-    expected = driver.admit(0, _prompt(driver, 21), wish)
+    expected = driver.admit(0, a_prompt(driver, 21), wish)
     driver.run(expected)
     driver.free(expected)
     both = [[SleepTag.KV_CACHE, SleepTag.WEIGHTS]]
     each = [[SleepTag.WEIGHTS], [SleepTag.KV_CACHE]]
     for levels, wakes in (([1], both), ([2], both), ([2], each), ([2], each[::-1]), ([1, 2, 1], both)):
-        interrupted = driver.admit(1, _prompt(driver, 21), wish)
+        interrupted = driver.admit(1, a_prompt(driver, 21), wish)
         driver.step((interrupted, 21))
         driver.step((interrupted, 1))
         for level in levels:
@@ -478,14 +478,14 @@ def check_sleep_changes_no_token(make_runner: MakeRunner, driver: Driver) -> Non
             assert set(asleep).isdisjoint(tags)
         assert asleep == []
         driver.free(interrupted)
-        resumed = driver.admit(2, _prompt(driver, 21), wish, interrupted.output)
+        resumed = driver.admit(2, a_prompt(driver, 21), wish, interrupted.output)
         driver.run(resumed)
         driver.free(resumed)
         assert resumed.output == expected.output, f"levels {levels}, woken as {wakes}"
 
 
 def check_a_sleep_of_level_0_gives_nothing_back(make_runner: MakeRunner, driver: Driver) -> None:
-    sequence = driver.admit(0, _prompt(driver, 8), params())
+    sequence = driver.admit(0, a_prompt(driver, 8), params())
     driver.step((sequence, 8))
     assert driver.runner.sleep(0) == []
     driver.step((sequence, 1))
@@ -501,7 +501,7 @@ def check_a_profile_is_written_where_it_was_asked_for(make_runner: MakeRunner, d
         assert driver.runner.start_profile(path).path == str(path)
         with pytest.raises(ConflictError):
             driver.runner.start_profile(path)
-        driver.run(driver.admit(0, _prompt(driver, 5), params(3)))
+        driver.run(driver.admit(0, a_prompt(driver, 5), params(3)))
         state = driver.runner.stop_profile()
         assert (state.path, state.num_steps, state.is_cut_off) == (str(path), 3, False)
         names = [event.get("name") for event in msgspec.json.decode(path.read_bytes())["traceEvents"]]
@@ -539,87 +539,7 @@ CHECKS: tuple[Callable[[MakeRunner, Driver], None], ...] = (
 )
 
 
-def check_adapters(runner: Runner, adapters: Sequence[Path]) -> None:
-    """What a runner whose spec has max_loras 2 must do with adapters, of which it gets three."""
-    driver = Driver(runner)
-    try:
-        for check in (_check_residence, _check_adapters_keep_to_their_sequences, _check_adapters_survive_sleep):
-            for lora_id in runner.loras():
-                runner.remove_lora(lora_id)
-            check(driver, [(LoraId(11 + i), path) for i, path in enumerate(adapters)])
-    finally:
-        runner.close()
-
-
-def _add(runner: Runner, lora_id: LoraId, path: Path) -> None:
-    runner.add_lora(LoraRequest(f"adapter-{lora_id}", lora_id, str(path)), runner.read_adapter(path))
-
-
-def _check_residence(driver: Driver, adapters: Sequence[tuple[LoraId, Path]]) -> None:
-    runner, (first, second, third) = driver.runner, adapters
-    for adapter in (first, second, first):
-        _add(runner, *adapter)
-    assert runner.loras() == [first[0], second[0]]
-    with pytest.raises(BadRequestError, match="max-loras"):
-        _add(runner, *third)
-    assert runner.remove_lora(first[0])
-    assert not runner.remove_lora(first[0])
-    assert not runner.remove_lora(third[0])
-    _add(runner, *third)
-    assert runner.loras() == [second[0], third[0]]
-    with pytest.raises(BadRequestError, match=r"adapter_config\.json"):
-        runner.read_adapter(first[1] / "nowhere")
-
-
-def _check_adapters_keep_to_their_sequences(driver: Driver, adapters: Sequence[tuple[LoraId, Path]]) -> None:
-    for adapter in adapters[:2]:
-        _add(driver.runner, *adapter)
-    wish = params(10, temperature=0.7)
-    lora_ids = [NO_LORA, adapters[0][0], adapters[1][0], adapters[0][0]]
-    alone = []
-    for lora_id in lora_ids:
-        sequence = driver.admit(0, _prompt(driver, 33), wish, lora_id=lora_id)
-        alone += driver.run(sequence)
-        driver.free(sequence)
-    assert alone[1] == alone[3]
-    assert alone[0] not in alone[1:]
-    assert alone[1] != alone[2]
-    for chunk in (7, 1_000_000):
-        sequences = [driver.admit(i, _prompt(driver, 33), wish, lora_id=one) for i, one in enumerate(lora_ids)]
-        driver.step((sequences[1], 16))
-        assert driver.run(*sequences, chunk=chunk) == alone
-        after = driver.admit_after(sequences[1], 3, _prompt(driver, 33), wish)
-        assert after.computed > 0
-        driver.free(sequences[3])
-        assert driver.run(after) == [alone[1]]
-        for sequence in (*sequences[:3], after):
-            driver.free(sequence)
-
-
-def _check_adapters_survive_sleep(driver: Driver, adapters: Sequence[tuple[LoraId, Path]]) -> None:
-    (lora_id, _), other, _ = adapters
-    wish = params(9)
-    for adapter in adapters[:2]:
-        _add(driver.runner, *adapter)
-    expected = driver.admit(0, _prompt(driver, 21), wish, lora_id=lora_id)
-    driver.run(expected)
-    driver.free(expected)
-    for level in (1, 2):
-        interrupted = driver.admit(1, _prompt(driver, 21), wish, lora_id=lora_id)
-        driver.step((interrupted, 21))
-        driver.runner.sleep(level)
-        driver.runner.remove_lora(other[0])
-        _add(driver.runner, *other)
-        driver.runner.wake([SleepTag.KV_CACHE, SleepTag.WEIGHTS])
-        driver.free(interrupted)
-        assert driver.runner.loras() == [lora_id, other[0]]
-        resumed = driver.admit(2, _prompt(driver, 21), wish, interrupted.output, lora_id)
-        driver.run(resumed)
-        driver.free(resumed)
-        assert resumed.output == expected.output
-
-
-def _prompt(driver: Driver, length: int, salt: int = 0) -> list[int]:
+def a_prompt(driver: Driver, length: int, salt: int = 0) -> list[int]:
     vocab_size = driver.runner.facts.vocab_size
     return [(index * index * 7 + index * 13 + salt * 5 + 3) % vocab_size for index in range(length)]
 
