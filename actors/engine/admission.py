@@ -33,15 +33,12 @@ def refusal_of(request: EngineCoreRequest, vocab_size: int) -> str | None:
     ):
         if not _are_in(vocab_size, token_ids):
             return f"{name} has token ids outside the vocabulary (0 to {vocab_size - 1})"
-    if request.pooling is not None and (params.max_tokens or params.grammar or request.continuation_token_ids):
-        return "a prompt that is pooled is not gone on with"
-    ranges = [*_ranges(params, vocab_size), ("dimensions", _least_dimensions(request) >= 1)]
-    return next((f"{name} is out of range" for name, is_right in ranges if not is_right), None)
-
-
-def _least_dimensions(request: EngineCoreRequest) -> int:
-    pooling = request.pooling
-    return 1 if pooling is None or pooling.dimensions is None else pooling.dimensions
+    if (pooling := request.pooling) is not None:
+        if params.max_tokens or params.grammar or request.continuation_token_ids:
+            return "a prompt that is pooled is not gone on with"
+        if pooling.dimensions is not None and pooling.dimensions < 1:
+            return "dimensions is out of range"
+    return next((f"{name} is out of range" for name, is_right in _ranges(params, vocab_size) if not is_right), None)
 
 
 def adapter_refusal_of(lora: LoraRequest | None, max_loras: int) -> str | None:
