@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 def create_app() -> QuartTrio:
     """The application configured from the environment and files (see app/settings.py), for a hypercorn command line."""
-    from app.serving import create_app_from_environment
+    from app.hypercorn_command import create_app_from_environment
 
     return create_app_from_environment()

@@ -1,18 +1,13 @@
 """The composition root of the HTTP side: settings and a checkpoint in; an application that serves out.
 
 Two ways to launch share it. `trillm serve` (app/launch.py) owns the nursery: actors outside, hypercorn inside, so that
-connections end before the engines do. Under the `hypercorn` command the application's own lifespan owns the actors.
+connections end before the engines do. The `hypercorn` command has its own way (app/hypercorn_command.py).
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import multiprocessing
-import os
-import signal
-import socket
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -25,7 +20,6 @@ from hypercorn.trio.run import worker_serve
 from hypercorn.utils import wrap_app
 from quart_trio import QuartTrio
 
-from actors.handles import HouseSpec, die_with_parent
 from app.adapter_paths import adapter_of_module
 from app.adapters import Adapter, Adapters, check_name
 from app.bounded_send import BoundedSends
@@ -38,13 +32,12 @@ from app.engine_client import ActorEngineClient
 from app.factory import create_app
 from app.generation_config import generation_config
 from app.http2 import bounded_http2
-from app.launch import checked, engine_client
 from app.listening import address
 from app.lora_metrics import LoraCollector
 from app.lora_modules import LoraModule
 from app.metrics import Metrics
 from app.model_card import ModelCard
-from app.notify import Notifier, ServiceReport, take_variables
+from app.notify import Notifier, ServiceReport
 from app.pooler_config import pooler
 from app.render import ChatTemplate
 from app.request_log import RequestLog
@@ -53,7 +46,7 @@ from app.services import Services
 from app.settings import Settings
 from app.template_source import read_template
 from app.tokenizer import Tokenizer
-from protocol.errors import DeadlineError, EngineDeadError, StartError, TrillmError, UnavailableError
+from protocol.errors import DeadlineError, EngineDeadError, TrillmError, UnavailableError
 from protocol.operations import AddLora
 
 logger = logging.getLogger("trillm")
@@ -147,9 +140,6 @@ def hypercorn_mended(sends: BoundedSends, *, http2: bool) -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------------- `trillm serve`
-
-
 async def run_until_stopped(
     signals: AsyncIterator[int],
     service: Service,
@@ -228,86 +218,3 @@ def drain_limit(service: Service) -> float:
 async def stop_on_failure(service: Service, stop: trio.Event) -> None:
     await service.client.failed.wait()  # the supervisor has said why
     stop.set()
-
-
-# ---------------------------------------------------------------------- the hypercorn command
-
-
-def create_app_from_environment() -> QuartTrio:
-    """As `trillm serve` without arguments would serve it: MODEL and settings from TRILLM_* and TRILLM_CONFIG.
-
-    Fetches the model if it is not there yet. What cannot be served ends this process with one sentence.
-    """
-    from app.cli import fetch, keep_files_ours, refuse, set_up_logging, settings_from_environment
-
-    try:
-        take_variables(os.environ)  # hypercorn does not speak with a service manager, and nobody else is to
-        model, settings = settings_from_environment()
-        set_up_logging(settings.log_level)
-        keep_files_ours()
-        claim_to_be_the_only_worker()
-        checkpoint = fetch(model, settings)
-        client = engine_client(settings)
-        service = Service(settings, checkpoint, checked(settings, checkpoint), client)
-        return attach_to_lifespan(service, settings.house(checkpoint.directory, checkpoint.draft))
-    except TrillmError as error:
-        sys.exit(refuse(error.message))
-
-
-def claim_to_be_the_only_worker() -> None:
-    """Each worker would start an engine of its own. Raises StartError if hypercorn has started another one.
-
-    The claim is an abstract socket address, which the kernel gives back when this process ends, however it ends.
-    """
-    master = multiprocessing.parent_process()
-    if master is None:
-        return  # `-w 0`: hypercorn runs us in its own process
-    claim = socket.socket(socket.AF_UNIX)
-    try:
-        claim.bind(f"\0trillm-worker-{os.getuid()}-{master.pid}")
-    except OSError as error:
-        claim.close()
-        raise StartError("hypercorn has another worker already: run it with one (-w 1)") from error
-    claim.detach()  # kept open for the life of the process
-
-
-def attach_to_lifespan(service: Service, house: HouseSpec) -> QuartTrio:
-    """The application for `hypercorn --worker-class trio`: its lifespan owns the actors.
-
-    hypercorn's command cannot be told to exit with a status by an application. When the service cannot go on, this
-    worker terminates, which takes hypercorn down; a unit file should restart it always, not on failure only.
-    """
-    if multiprocessing.parent_process() is not None:
-        die_with_parent(os.getppid())
-
-    async def start() -> None:
-        service.app.nursery.start_soon(live_in_worker, service, house)
-
-    service.app.before_serving(start)
-    return service.app
-
-
-async def live_in_worker(service: Service, house: HouseSpec) -> None:
-    with hypercorn_mended(BoundedSends(service.settings.send_timeout), http2=service.settings.http2):
-        await live_with_actors(service, house)
-
-
-async def live_with_actors(service: Service, house: HouseSpec) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.client.run_actors, house)
-        nursery.start_soon(leave_termination_to_master)
-        nursery.start_soon(announce, service, None, trio.current_time())
-        await service.client.failed.wait()  # the supervisor has said why
-        if multiprocessing.parent_process() is None:
-            os.kill(os.getpid(), signal.SIGINT)  # `-w 0`: the signal that hypercorn handles in an orderly way
-        else:
-            os.kill(os.getppid(), signal.SIGTERM)
-
-
-async def leave_termination_to_master() -> None:
-    """hypercorn's master tells its worker to stop by an event. A SIGTERM that reaches the worker as well (as from a
-    service manager that signals the whole group) must not cut the streams off that the master lets finish."""
-    if multiprocessing.parent_process() is not None:
-        with trio.open_signal_receiver(signal.SIGTERM) as signals:
-            async for _ in signals:
-                logger.info("SIGTERM: left to hypercorn's master")

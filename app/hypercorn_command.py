@@ -1,0 +1,104 @@
+"""The other way to launch: `hypercorn --worker-class trio 'app:create_app()'`, where the application's own lifespan
+owns the actors, and hypercorn the connections. Used by app/__init__.py; `trillm serve` is in app/launch.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+
+import trio
+from quart_trio import QuartTrio
+
+from actors.handles import HouseSpec, die_with_parent
+from app.bounded_send import BoundedSends
+from app.launch import checked, engine_client
+from app.notify import take_variables
+from app.serving import Service, announce, hypercorn_mended
+from protocol.errors import StartError, TrillmError
+
+logger = logging.getLogger("trillm")
+
+
+def create_app_from_environment() -> QuartTrio:
+    """As `trillm serve` without arguments would serve it: MODEL and settings from TRILLM_* and TRILLM_CONFIG.
+
+    Fetches the model if it is not there yet. What cannot be served ends this process with one sentence.
+    """
+    from app.cli import fetch, keep_files_ours, refuse, set_up_logging, settings_from_environment
+
+    try:
+        take_variables(os.environ)  # hypercorn does not speak with a service manager, and nobody else is to
+        model, settings = settings_from_environment()
+        set_up_logging(settings.log_level)
+        keep_files_ours()
+        claim_to_be_the_only_worker()
+        checkpoint = fetch(model, settings)
+        client = engine_client(settings)
+        service = Service(settings, checkpoint, checked(settings, checkpoint), client)
+        return attach_to_lifespan(service, settings.house(checkpoint.directory, checkpoint.draft))
+    except TrillmError as error:
+        sys.exit(refuse(error.message))
+
+
+def claim_to_be_the_only_worker() -> None:
+    """Each worker would start an engine of its own. Raises StartError if hypercorn has started another one.
+
+    The claim is an abstract socket address, which the kernel gives back when this process ends, however it ends.
+    """
+    master = multiprocessing.parent_process()
+    if master is None:
+        return  # `-w 0`: hypercorn runs us in its own process
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0trillm-worker-{os.getuid()}-{master.pid}")
+    except OSError as error:
+        claim.close()
+        raise StartError("hypercorn has another worker already: run it with one (-w 1)") from error
+    claim.detach()  # kept open for the life of the process
+
+
+def attach_to_lifespan(service: Service, house: HouseSpec) -> QuartTrio:
+    """The application for `hypercorn --worker-class trio`: its lifespan owns the actors.
+
+    hypercorn's command cannot be told to exit with a status by an application. When the service cannot go on, this
+    worker terminates, which takes hypercorn down; a unit file should restart it always, not on failure only.
+    """
+    if multiprocessing.parent_process() is not None:
+        die_with_parent(os.getppid())
+
+    async def start() -> None:
+        service.app.nursery.start_soon(live_in_worker, service, house)
+
+    service.app.before_serving(start)
+    return service.app
+
+
+async def live_in_worker(service: Service, house: HouseSpec) -> None:
+    with hypercorn_mended(BoundedSends(service.settings.send_timeout), http2=service.settings.http2):
+        await live_with_actors(service, house)
+
+
+async def live_with_actors(service: Service, house: HouseSpec) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.client.run_actors, house)
+        nursery.start_soon(leave_termination_to_master)
+        nursery.start_soon(announce, service, None, trio.current_time())
+        await service.client.failed.wait()  # the supervisor has said why
+        if multiprocessing.parent_process() is None:
+            os.kill(os.getpid(), signal.SIGINT)  # `-w 0`: the signal that hypercorn handles in an orderly way
+        else:
+            os.kill(os.getppid(), signal.SIGTERM)
+
+
+async def leave_termination_to_master() -> None:
+    """hypercorn's master tells its worker to stop by an event. A SIGTERM that reaches the worker as well (as from a
+    service manager that signals the whole group) must not cut the streams off that the master lets finish."""
+    if multiprocessing.parent_process() is not None:
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            async for _ in signals:
+                logger.info("SIGTERM: left to hypercorn's master")
