@@ -139,7 +139,7 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     embedding: bytes | None = None
     """[dimensions] little-endian float32, with finish reason "stop": what was asked for with `pooling`."""
     scheduled_at: float | None = None
-    """Seconds of CLOCK_MONOTONIC at which it first had a place in a step; with the first output only."""
+    """Seconds of CLOCK_MONOTONIC at which it first had a place in a step; with the first and the last output."""
     num_preemptions: int = 0
     """Times that it lost its blocks to others so far."""
 

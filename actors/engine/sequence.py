@@ -254,7 +254,8 @@ class Sequence:
             stop_reason=self.stop_reason,
             error=self.error,
             num_cached_tokens=self.num_cached_tokens if offset == first else 0,
-            scheduled_at=self.scheduled_at if offset == first else None,
+            # Again at the end: an output handler that began in between has missed the first one.
+            scheduled_at=self.scheduled_at if offset == first or not self.is_live else None,
             num_preemptions=self.num_preemptions,
             embedding=self.embedding,
         )

@@ -49,7 +49,7 @@ def test_guesses_are_told_by_position_as_they_are_told_together(tiny: Path):
     assert sum(stats.spec_decode_accepted_by_position) == stats.spec_decode_num_accepted_tokens > 0
 
 
-def test_the_first_output_tells_when_its_sequence_was_first_scheduled(tiny: Path):
+def test_the_first_and_the_last_output_tell_when_their_sequence_was_first_scheduled(tiny: Path):
     bench = Bench(tiny, a_config())
     scheduler = bench.scheduler
     scheduler.add(a_request("a", max_tokens=3))
@@ -59,7 +59,7 @@ def test_the_first_output_tells_when_its_sequence_was_first_scheduled(tiny: Path
         assert plan is not None
         told += [output for _, output in scheduler.commit(plan, bench.compute(plan))]
 
-    assert [output.scheduled_at for output in told] == [5.0, None, None]
+    assert [output.scheduled_at for output in told] == [5.0, None, 5.0]
 
 
 def test_each_output_tells_how_often_its_sequence_was_preempted(tiny: Path):

@@ -38,6 +38,19 @@ def test_the_first_and_the_last_delta_tell_and_those_between_do_not():
     assert last.timeline == Timeline(1.0, 2.0, 3.0, 5.0, 2)
 
 
+def test_an_output_handler_that_was_started_in_between_tells_of_the_end():
+    processor = OutputProcessor(VOCABULARY)
+    processor.register(msgspec.structs.replace(REQUEST, continuation_token_ids=[70]))
+    middle, last = deltas(
+        processor,
+        (4.0, core_output(1, [71])),
+        (5.0, core_output(2, [72], finish_reason=FinishReason.LENGTH, scheduled_at=2.0)),
+    )
+
+    assert middle.timeline is None
+    assert then(Timeline(1.0, 2.0, 3.0, 3.0), last.timeline) == Timeline(1.0, 2.0, 3.0, 5.0)
+
+
 def test_an_end_by_a_stop_string_tells_too():
     processor = OutputProcessor(VOCABULARY)
     request = msgspec.structs.replace(core_request(stop=["!"]), arrival_time=1.0)
