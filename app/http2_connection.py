@@ -24,8 +24,8 @@ from hyperframe.frame import GoAwayFrame
 from app.bounded_send import BoundedSends
 from app.http2_floods import Http2Floods
 from app.http2_frames import make_frames
-from app.http2_scope import Address, http2_scope
-from app.http2_stream import Headers, Http2Stream
+from app.http2_scope import Address, Headers, http2_scope
+from app.http2_stream import Http2Stream
 
 logger = logging.getLogger("trillm.http")
 

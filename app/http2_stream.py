@@ -18,8 +18,7 @@ from hypercorn.typing import ASGIReceiveEvent, ASGISendEvent, HTTPResponseStartE
 from hypercorn.utils import suppress_body
 
 from app.bounded_send import SLICE_BYTES, BoundedSends
-
-Headers = list[tuple[bytes, bytes]]
+from app.http2_scope import Headers
 
 _OF_CONNECTION = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 """Headers that HTTP/2 has no use for and forbids."""

@@ -491,7 +491,6 @@ async def test_where_it_is_not_enabled_its_preface_is_no_request() -> None:
 async def test_the_application_streams_over_it_and_a_reset_aborts_the_generation() -> None:
     under_test = make_app(api_keys=("sesame",))
     async with open_place(app=under_test.app) as place, open_http2(place.port) as client:
-        ask = partial(client.ask, "/v1/completions", ("content-type", "application/json"), method="POST")
         body = json.dumps({"prompt": "Hi", "stream": True, "max_tokens": 3}).encode()
         number = await client.ask("/v1/completions", ("content-type", "application/json"), method="POST", body=None)
         assert (await client.until_ended(number))[0] == 401, "before the body has come"
