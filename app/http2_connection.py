@@ -193,7 +193,7 @@ class Http2Connection:
             raise
         except BaseExceptionGroup as group:
             _, others = group.split(trio.Cancelled)
-            if others is None:
+            if not isinstance(others, ExceptionGroup):  # only cancelled, or what ends the whole process
                 raise
             logger.error("a request over HTTP/2 failed", exc_info=others)
         except Exception:
