@@ -121,10 +121,19 @@ class Answer:
 
 @asynccontextmanager
 async def open_answer(
-    engine: EngineClient, prompts: Sequence[Prompt], n: int, metrics: Metrics, deadline: Deadline | None = None
+    engine: EngineClient,
+    prompts: Sequence[Prompt],
+    n: int,
+    metrics: Metrics,
+    deadline: Deadline | None = None,
+    *,
+    goes_on: bool = False,
 ) -> AsyncIterator[Answer]:
-    """Starts the generation; leaving aborts what has not ended. Raises UnavailableError, having started nothing."""
-    async with engine.generate(prompts, deadline) as generation:
+    """Starts the generation; leaving aborts what has not ended. Raises UnavailableError, having started nothing.
+
+    `goes_on`: a further part of a request that runs, see `EngineClient.generate`.
+    """
+    async with engine.generate(prompts, deadline, goes_on=goes_on) as generation:
         answer = Answer(generation, prompts, n, metrics)
         metrics.requests.num_open += 1
         try:

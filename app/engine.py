@@ -126,10 +126,12 @@ class EngineClient(Protocol):
         ...
 
     def generate(
-        self, prompts: Sequence[Prompt], deadline: Deadline | None = None
+        self, prompts: Sequence[Prompt], deadline: Deadline | None = None, *, goes_on: bool = False
     ) -> AbstractAsyncContextManager[Generation]:
         """Entering registers and sends all prompts, or raises UnavailableError and has started none of them.
 
+        `goes_on`: they are a further part of a request that runs. Only a full queue refuses them; they wait for an
+        engine that is down, and a drain waits for them, as for what was sent at once.
         Leaving it, in whatever way, aborts what is unfinished, synchronously. So does its deadline, after which
         `receive` raises DeadlineError.
         """

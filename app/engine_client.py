@@ -154,13 +154,15 @@ class ActorEngineClient:
         return self._house.states() if self._house else []
 
     def generate(
-        self, prompts: Sequence[Prompt], deadline: Deadline | None = None
+        self, prompts: Sequence[Prompt], deadline: Deadline | None = None, *, goes_on: bool = False
     ) -> AbstractAsyncContextManager[ActorGeneration]:
-        return self._generate(prompts, deadline)
+        return self._generate(prompts, deadline, goes_on)
 
     @asynccontextmanager
-    async def _generate(self, prompts: Sequence[Prompt], deadline: Deadline | None) -> AsyncIterator[ActorGeneration]:
-        generation = self._start(prompts, deadline)
+    async def _generate(
+        self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool
+    ) -> AsyncIterator[ActorGeneration]:
+        generation = self._start(prompts, deadline, goes_on)
         try:
             yield generation
         finally:
@@ -248,21 +250,24 @@ class ActorEngineClient:
 
     # ------------------------------------------------------------------ requests
 
-    def _start(self, prompts: Sequence[Prompt], deadline: Deadline | None) -> ActorGeneration:
-        readiness = self.readiness
-        if not readiness.ready:
-            raise UnavailableError(f"Not ready: {readiness.reason}")
-        if len(prompts) > self._max_live:
+    def _check_room(self, count: int) -> None:
+        if count > self._max_live:
             raise BadRequestError(
-                f"n times the number of prompts is {len(prompts)}; this server takes at most {self._max_live} at once",
+                f"n times the number of prompts is {count}; this server takes at most {self._max_live} at once",
                 param="n",
             )
-        if len(self._live) + len(prompts) > self._max_live:
+        if len(self._live) + count > self._max_live:
             raise UnavailableError(
                 f"Too many requests: {len(self._live)} are running or queued, the limit is {self._max_live}"
-                + (f", and this one asks for {len(prompts)}" if len(prompts) > 1 else ""),
+                + (f", and this one asks for {count}" if count > 1 else ""),
                 code="queue_full",
             )
+
+    def _start(self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool) -> ActorGeneration:
+        readiness = self.readiness
+        if not readiness.ready and not (goes_on and self.alive):
+            raise UnavailableError(f"Not ready: {readiness.reason}")
+        self._check_room(len(prompts))
         generation = ActorGeneration([RequestId(f"r{next(self._ids)}") for _ in prompts])
         arrival, now = self._clock(), trio.current_time()
         drop_at = None if deadline is None else arrival + deadline.at - now + GRACE_SECONDS
@@ -272,7 +277,10 @@ class ActorEngineClient:
                 entry = Entry(request_id, prompt, generation, arrival, deadline, drop_at, first_token_by)
                 self._live[request_id] = entry
                 self._late.note(entry)
-                if not self._send(entry):
+                if self._attached and self._send(entry):
+                    continue
+                entry.engine = None  # the next one that is up takes it
+                if not goes_on:
                     raise UnavailableError("Not ready: the engine or the output handler has just gone down")
         except TrillmError:
             self._abort(generation)

@@ -55,10 +55,16 @@ async def respond(
 
 @asynccontextmanager
 async def open_logged_answer(
-    services: Services, prompts: Sequence[Prompt], n: int, access: Access, deadline: Deadline | None = None
+    services: Services,
+    prompts: Sequence[Prompt],
+    n: int,
+    access: Access,
+    deadline: Deadline | None = None,
+    *,
+    goes_on: bool = False,
 ) -> AsyncIterator[Answer]:
     """`open_answer`, and what became of it in the request's line of the access log."""
-    async with open_answer(services.engine, prompts, n, services.metrics, deadline) as answer:
+    async with open_answer(services.engine, prompts, n, services.metrics, deadline, goes_on=goes_on) as answer:
         try:
             yield answer
         finally:

@@ -49,7 +49,7 @@ def embedding_routes(services: Services) -> Blueprint:
         at_once = services.limits.max_embeddings_at_once
         for first in range(0, len(prompts), at_once):
             part = prompts[first : first + at_once]
-            async with open_logged_answer(services, part, 1, access, deadline) as answer:
+            async with open_logged_answer(services, part, 1, access, deadline, goes_on=first > 0) as answer:
                 found: dict[int, bytes] = {}
                 while not answer.finished:
                     found |= {i: output.embedding for i, output in await answer.receive() if output.embedding}

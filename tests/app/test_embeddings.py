@@ -8,11 +8,14 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from app.adapters import Adapter
 from app.checkpoints.pooler import Pooler
 from app.factory import create_app
 from app.limits import Limits
+from protocol.errors import UnavailableError
 from protocol.lora import LoraId, LoraRequest
 from protocol.pooling import Pooling, PoolingParams
 from tests.helpers.app_under_test import AppUnderTest, Reply, make_app
@@ -75,6 +78,23 @@ async def test_vectors_are_in_the_order_of_the_inputs(given: Any, lengths: list[
     assert under_test.engine.num_left == -(-len(lengths) // at_once)
     assert under_test.services.metrics.requests.prompt_tokens == sum(lengths)
     assert under_test.services.metrics.requests.ended_by_reason["stop"] == len(lengths)
+
+
+async def test_a_drain_waits_for_all_parts_of_a_request_that_has_begun(autojump_clock: Any):
+    under_test = make_app(limits=Limits(max_embeddings_at_once=2))
+    under_test.engine.hold()
+    replies = []
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            replies.append(await embed(under_test, [[5] * length for length in range(1, 6)]))
+
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        under_test.engine.refusal = UnavailableError("the server is shutting down")
+        under_test.engine.let(3)
+    assert [one["embedding"][0] for one in replies[0].json["data"]] == [1, 2, 3, 4, 5]
+    assert (await embed(under_test)).status_code == 503
 
 
 async def test_many_vectors_are_written_aside_and_are_the_same():

@@ -77,6 +77,29 @@ async def test_a_full_queue_refuses_the_whole_call_and_starts_none_of_it(checkpo
         assert caught.value.retry_after is not None
 
 
+async def test_a_further_part_of_a_request_is_taken_by_a_draining_server_and_waits_for_an_engine(
+    checkpoint, autojump_clock
+):
+    async with open_client(checkpoint, max_live=2) as (client, house, nursery):
+        [(_, expected, _, _)] = await collect(client, a_prompt())
+        client.drain("the server is shutting down")
+        for victim in ("engine-0", "output-0"):
+            house.kill(victim)
+            await wait_all_tasks_blocked()
+            with pytest.raises(UnavailableError):
+                await collect(client, a_prompt())
+            async with client.generate([a_prompt()], goes_on=True) as generation:
+                with pytest.raises(UnavailableError, match="the limit is 2"):
+                    async with client.generate([a_prompt(), a_prompt()], goes_on=True):
+                        pass
+                nursery.start_soon(house.run_engine if victim == "engine-0" else house.run_output)
+                tokens: list[int] = []
+                while not generation.finished:
+                    for _, output in await generation.receive():
+                        tokens += output.token_ids
+            assert tokens == expected
+
+
 async def test_what_can_never_fit_is_the_caller_s_mistake(checkpoint, autojump_clock):
     async with open_client(checkpoint, max_live=2) as (client, _, _):
         with pytest.raises(BadRequestError, match="is 3; this server takes at most 2"):

@@ -107,13 +107,15 @@ class FakeEngine:
         return self.states
 
     def generate(
-        self, prompts: Sequence[Prompt], deadline: Deadline | None = None
+        self, prompts: Sequence[Prompt], deadline: Deadline | None = None, *, goes_on: bool = False
     ) -> AbstractAsyncContextManager[FakeGeneration]:
-        return self._generate(prompts, deadline)
+        return self._generate(prompts, deadline, goes_on)
 
     @asynccontextmanager
-    async def _generate(self, prompts: Sequence[Prompt], deadline: Deadline | None) -> AsyncIterator[FakeGeneration]:
-        if self.refusal is not None:
+    async def _generate(
+        self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool
+    ) -> AsyncIterator[FakeGeneration]:
+        if self.refusal is not None and not goes_on:
             raise self.refusal
         self.prompts += prompts
         self.num_requests += len(prompts)
