@@ -98,9 +98,12 @@ def nests_within(body: bytes, max_depth: int) -> bool:
 
 def has_more(body: bytes, mark: bytes, limit: int) -> bool:
     """Whether a mark (a colon or a comma) occurs more often than that outside strings."""
-    if body.count(mark) <= limit:
-        return False
-    return _outside_strings(body, _ALL.translate(None, mark + b'"')).count(mark) > limit
+    return body.count(mark) > limit and how_often(body, mark) > limit
+
+
+def how_often(body: bytes, mark: bytes) -> int:
+    """How often a mark occurs outside strings."""
+    return _outside_strings(body, _ALL.translate(None, mark + b'"')).count(mark)
 
 
 def _outside_strings(body: bytes, ignored: bytes) -> bytes:

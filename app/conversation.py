@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from attrs import field, frozen
 
-from app.body import has_more, nests_within
+from app.body import how_often, nests_within
 from app.schemas.chat import ContentPart, Message, Tool
 from protocol.errors import BadRequestError
 
@@ -34,15 +34,22 @@ class Conversation:
     def num_bytes(self) -> int:
         """Of everything in it, as JSON: what rendering costs grows with it.
 
-        Raises BadRequestError if these are more values than a template should be made to walk through.
+        Raises BadRequestError if these are more values than a template should be made to walk through, those included
+        that are written in the text of a call's arguments.
         """
         encoded = msgspec.json.encode((self.messages, self.tools, self.documents, self.template_kwargs))
-        if has_more(encoded, b",", _MAX_VALUES):
+        if encoded.count(b",") > _MAX_VALUES and self._num_commas(encoded) > _MAX_VALUES:
             raise BadRequestError(
                 f"messages, tools, documents and chat_template_kwargs have more than {_MAX_VALUES} values together",
                 param="messages",
             )
         return len(encoded)
+
+    def _num_commas(self, encoded: bytes) -> int:
+        """Between values; how many there are is one more for each list and object."""
+        calls = (call for message in self.messages for call in message.tool_calls or ())
+        texts = (call.function.arguments for call in calls if isinstance(call.function.arguments, str))
+        return how_often(encoded, b",") + sum(how_often(text.encode(errors="replace"), b",") for text in texts)
 
     def variables(self) -> dict[str, Any]:
         """Fresh plain data: what the template sees. Raises BadRequestError for what no text model can read."""

@@ -7,6 +7,7 @@ tokeniser adds at its ends: models whose vector is the last token's were trained
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from app.chat import encode_chat
 from app.checks import check_token_ids, ranged
@@ -100,15 +101,15 @@ def _sorted(
     most = services.limits.max_embeddings
     if not is_one_list and len(items) > most:
         raise BadRequestError(f"input has {len(items)} inputs; at most {most} are taken in one request", param="input")
-    texts = [item for item in items if isinstance(item, str)]
-    ids = [item for item in items if isinstance(item, int)]
-    lists = [item for item in items if isinstance(item, list)]
-    if not items or max(len(texts), len(ids), len(lists)) < len(items) or (texts and not all(texts)):
+    kinds = set(map(type, items))  # once through what may be a million token ids, while everybody waits
+    if len(kinds) != 1 or (kinds == {str} and not all(items)):
         raise BadRequestError(
             "input must be a text, a list of texts, a list of token ids or a list of such lists, with nothing empty",
             param="input",
         )
-    return texts, [ids] if ids else lists
+    if kinds == {str}:
+        return cast("list[str]", items), []
+    return [], [cast("list[int]", items)] if is_one_list else cast("list[list[int]]", items)
 
 
 def _too_long(length: int, max_model_len: int) -> BadRequestError:

@@ -68,6 +68,10 @@ def _prompt_fields(body: CountTokensRequest, limits: Limits) -> dict[str, Any]:
         raise BadRequestError(
             f"messages has {len(body.messages)} entries; at most {limits.max_messages} are taken", param="messages"
         )
+    if len(body.tools or ()) > limits.max_tools:
+        raise BadRequestError(
+            f"tools has {len(body.tools or ())} entries; at most {limits.max_tools} are taken", param="tools"
+        )
     messages = messages_of(body.system, body.messages)
     choice = body.tool_choice
     return {

@@ -20,6 +20,9 @@ from protocol.errors import BadRequestError, CheckpointError
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _INLINE_BYTES = 20_000
 """Conversations up to this size are rendered on the spot; bigger ones in a worker thread."""
+_NO_PYTHON = (SyntaxError, RecursionError, ValueError, MemoryError, AssertionError)
+"""Jinja makes Python of a template, which may be nested too deep, or have a `break` or a number that is none there."""
+_NO_TEXT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError)
 
 
 class ChatTemplate:
@@ -31,6 +34,8 @@ class ChatTemplate:
             self._template = template_environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise CheckpointError(f"the chat template is no valid Jinja (line {error.lineno}): {error}") from error
+        except _NO_PYTHON as error:
+            raise CheckpointError(f"the chat template cannot be compiled: {error or type(error).__name__}") from error
         self._special_tokens = special_tokens or {}
         self._limiter = trio.CapacityLimiter(2)
 
@@ -63,9 +68,9 @@ class ChatTemplate:
             raise BadRequestError(f"The chat template refuses these messages: {error}", param="messages") from error
         except RecursionError as error:
             raise BadRequestError("These messages are nested too deep for the chat template") from error
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        except _NO_TEXT as error:
             raise BadRequestError(
-                f"The chat template cannot render these messages: {error}", param="messages"
+                f"The chat template cannot render these messages: {error or type(error).__name__}", param="messages"
             ) from error
         return _cut_at_mark(text) if conversation.continue_final_message else text
 

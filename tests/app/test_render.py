@@ -140,6 +140,8 @@ def test_the_template_sees_what_transformers_shows_it() -> None:
         "{% set n = namespace() %}{% set n.__class__ = 1 %}",
         "{{ namespace(_x=1) }}",
         "{% for i in range(99999999) %}{% endfor %}",
+        "{{ [1] * 10**15 }}",
+        "{{ 'more' | truncate(1) }}",
     ],
 )
 def test_what_a_template_cannot_do_is_the_requests_error(source: str) -> None:
@@ -162,6 +164,34 @@ async def test_a_big_conversation_gives_the_same_prompt_from_a_worker_thread() -
 def test_a_broken_template_is_the_operators_error() -> None:
     with pytest.raises(CheckpointError, match="Jinja"):
         ChatTemplate("{% if %}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ " + "(" * 3000 + ")" * 3000 + " }}",
+        "{{ " + "[" * 90 + "]" * 90 + " }}",
+        "{% if 1 %}" * 120 + "{% endif %}" * 120,
+        "{% for a in b %}" * 25 + "{% endfor %}" * 25,
+        "{{ " + "9" * 6000 + " }}",
+        "{% break %}",
+    ],
+    ids=["parentheses", "lists", "conditions", "loops", "digits", "break"],
+)
+def test_so_is_one_that_python_does_not_take(source: str) -> None:
+    with pytest.raises(CheckpointError, match="cannot be compiled: "):
+        ChatTemplate(source)
+
+
+def test_values_within_arguments_count_as_well() -> None:
+    def conversation(arguments: str) -> Conversation:
+        call = ToolCall(function=FunctionCall("f", arguments))
+        return Conversation([user("a"), Message("assistant", tool_calls=[call] * 2)])
+
+    assert conversation('{"a": [' + "1, " * 20_000 + "1]}").num_bytes() > 40_000
+    assert conversation('{"a": "' + "1, " * 60_000 + '"}').num_bytes() > 120_000, "one value"
+    with pytest.raises(BadRequestError, match="more than 50000 values"):
+        conversation('{"a": [' + "1, " * 30_000 + "1]}").num_bytes()
 
 
 @pytest.mark.parametrize("content", ["one, two,", "one, two, ", "a<|im_end|>b"])
