@@ -21,7 +21,7 @@ from protocol.errors import BadRequestError
 
 
 async def embedding_inputs(services: Services, body: EmbeddingRequest) -> Sequence[list[int]]:
-    """The token ids of each input, at least one. Raises BadRequestError."""
+    """The token ids of each input, at least one; `dimensions` has been checked. Raises BadRequestError."""
     if (body.input is None) == (body.messages is None):
         raise BadRequestError("Exactly one of input and messages is needed", param="input")
     max_model_len = services.facts().max_model_len
@@ -74,6 +74,7 @@ async def _of_messages(services: Services, body: EmbeddingRequest) -> list[int]:
 
 async def _of_input(services: Services, body: EmbeddingRequest, cut: Cut | None) -> Sequence[list[int]]:
     texts, lists = _sorted(services, body.input)
+    _check_numbers(services, len(texts) + len(lists), body.dimensions)
     if lists:
         for token_ids in lists:
             if cut is None and len(token_ids) > services.facts().max_model_len:
@@ -110,6 +111,18 @@ def _sorted(
     if kinds == {str}:
         return cast("list[str]", items), []
     return [], [cast("list[int]", items)] if is_one_list else cast("list[list[int]]", items)
+
+
+def _check_numbers(services: Services, count: int, dimensions: int | None) -> None:
+    """Raises BadRequestError for an answer that would be too large, before anything is computed."""
+    size = services.facts().hidden_size if dimensions is None else dimensions
+    most = services.limits.max_embedding_numbers
+    if count * size > most:
+        raise BadRequestError(
+            f"{count} inputs of {size} dimensions each are {count * size} numbers; at most {most} are told in one "
+            "answer. Please send fewer inputs, or set dimensions",
+            param="input",
+        )
 
 
 def _too_long(length: int, max_model_len: int) -> BadRequestError:

@@ -24,6 +24,8 @@ class Limits:
     """Prompts in one completions request."""
     max_embeddings: int = 2048
     """Inputs in one embeddings request."""
+    max_embedding_numbers: int = 4 * 2**20
+    """Inputs times dimensions in one embeddings request: its answer is written in memory, some 20 bytes a number."""
     max_embeddings_at_once: int = EMBEDDINGS_AT_ONCE
     """Of these, so many are with the engine at a time: others get their turn between them."""
     max_n: int = 128

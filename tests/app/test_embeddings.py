@@ -195,6 +195,22 @@ async def test_all_inputs_together_are_bounded():
     )
 
 
+async def test_the_numbers_of_the_answer_are_bounded_before_anything_runs():
+    under_test = make_app(limits=Limits(max_embedding_numbers=24))
+    assert (await embed(under_test, ["a"] * 3)).status_code == 200
+    assert (await embed(under_test, [[5]] * 4, dimensions=6)).status_code == 200
+    num_prompts = len(under_test.engine.prompts)
+    for given, fields, told in (
+        (["a"] * 4, {}, "4 inputs of 8 dimensions each are 32 numbers; at most 24"),
+        ([[5]] * 5, {"dimensions": 5}, "5 inputs of 5 dimensions each are 25 numbers; at most 24"),
+    ):
+        status, param, message = refusal(await embed(under_test, given, **fields))
+        assert (status, param) == (400, "input")
+        assert told in message
+    assert len(under_test.engine.prompts) == num_prompts
+    assert Limits().max_embedding_numbers == 2_048 * 2_048
+
+
 async def test_a_model_that_is_not_served_is_not_found():
     assert refusal(await embed(make_app(), model="other"))[:2] == (404, "model")
 
