@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -18,6 +21,13 @@ def can_connect(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
         return True
+
+
+def leave_stale(path: Path) -> None:
+    """As a server that was killed does."""
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        dead.listen()
 
 
 def test_it_is_open_to_this_user_alone_and_gone_afterwards(tmp_path: Path) -> None:
@@ -34,12 +44,55 @@ def test_it_is_open_to_this_user_alone_and_gone_afterwards(tmp_path: Path) -> No
 
 def test_what_a_dead_server_has_left_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
-        dead.listen()
+    leave_stale(path)
     assert path.exists()
     with open_unix_socket(path, 1):
         assert can_connect(path)
+
+
+def test_of_servers_that_start_at_once_on_a_dead_one_s_file_one_listens_and_keeps_it(tmp_path: Path) -> None:
+    path, count = tmp_path / "s", 8
+    at_once, opened = Barrier(count, timeout=10), Barrier(count, timeout=10)
+
+    def start() -> str:
+        at_once.wait()
+        try:
+            with open_unix_socket(path, 16):
+                opened.wait()
+                return "listens" if can_connect(path) else "lost its file"
+        except StartError as error:
+            opened.wait()
+            return error.message
+
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(20):
+            leave_stale(path)
+            told = [start.result(timeout=20) for start in [pool.submit(start) for _ in range(count)]]
+            assert told.count("listens") == 1
+            assert all("another server" in each for each in told if each != "listens")
+            assert list(tmp_path.iterdir()) == []
+
+
+def test_who_comes_while_another_one_starts_is_refused_and_removes_nothing(tmp_path: Path) -> None:
+    path, lock = tmp_path / "s", tmp_path / "s.lock"
+    leave_stale(path)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(StartError, match="another server is starting there"), open_unix_socket(path, 1):
+            pass
+        assert path.exists()
+        assert lock.exists()
+    with open_unix_socket(path, 1):  # a lock file that nobody holds is what a killed server has left
+        assert can_connect(path)
+        assert not lock.exists()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "s.lock").symlink_to(elsewhere)
+    with pytest.raises(StartError, match="cannot listen on"), open_unix_socket(tmp_path / "s", 1):
+        pass
+    assert not elsewhere.exists()
 
 
 @pytest.mark.parametrize("num_waiting", [0, 3])
