@@ -103,6 +103,8 @@ class AdapterPlaces:
             if lora_id in self._ready:
                 self._give_up(lora_id)
                 changes.append(AdapterChange(lora_id, None))
+            elif lora_id not in self._coming:
+                self._unwanted.discard(lora_id)
         return changes
 
     def reserve(self, lora: LoraRequest) -> bool:
@@ -126,10 +128,10 @@ class AdapterPlaces:
     # -------------------------------------------------------------------------------- what operators ask for
 
     def discard(self, lora_id: LoraId) -> None:
-        """Nobody will ask for it again: it leaves as soon as those that have asked are done."""
+        """Nobody will ask for it again: it leaves as soon as those that have asked are done, also if it has to come for
+        them first."""
         self._pinned.discard(lora_id)
-        if lora_id in self._ready or lora_id in self._coming:
-            self._unwanted.add(lora_id)
+        self._unwanted.add(lora_id)
 
     def pin(self, lora_id: LoraId) -> None:
         """Keep it. Raises ConflictError for one that is not there, and for the one that would leave no place for

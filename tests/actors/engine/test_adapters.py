@@ -165,6 +165,22 @@ def test_an_unloaded_adapter_leaves_once_its_requests_are_done(tiny: Path):
     assert bench.scheduler.adapters.state == LoraState([], [])
 
 
+def test_one_that_is_unloaded_before_it_has_come_leaves_after_those_who_waited_for_it(tiny: Path):
+    bench = a_bench(tiny, 1)
+    bench.add(a_request("a", lora=1, max_tokens=9))
+    step(bench, 2)
+    bench.add(a_request("b", lora=2, arrival=1.0))
+    step(bench)
+    bench.scheduler.adapters.discard(LoraId(2))
+    bench.scheduler.adapters.discard(LoraId(3))  # which nobody has asked for
+    bench.run()
+    assert bench.finish("b").finish_reason is FinishReason.LENGTH
+    assert bench.runner.loras() == []
+    bench.add(a_request("c", lora=3, arrival=2.0))
+    bench.run()
+    assert bench.runner.loras() == [LoraId(3)]
+
+
 def test_one_that_is_wanted_again_before_it_left_stays(tiny: Path):
     bench = a_bench(tiny, 2)
     bench.add(a_request("a", lora=1))
