@@ -51,6 +51,7 @@ class ChatTemplate:
         return await trio.to_thread.run_sync(encode, limiter=self._limiter)
 
     def encode_sync(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
+        conversation.check_num_values()
         hidden = hide_control_tokens(conversation.variables(), tokenizer)
         text = self.render(conversation, hidden.variables)
         tokenizer.check_length(text, max_model_len)
