@@ -28,6 +28,7 @@ from app.schemas.message_events import EVENTS
 from app.schemas.messages import CountTokensAnswer, CountTokensRequest, MessagesAnswer, MessagesRequest
 from app.schemas.messages_error import MessagesErrorBody
 from app.schemas.models import Model, ModelList
+from app.schemas.ops import LoadAnswer, VersionAnswer
 from app.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 JSON = "application/json"
@@ -46,18 +47,6 @@ OF_A_BODY = (
 OF_A_MODEL = (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
 OF_ENGINES = (HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 OF_GENERATING = (*OF_A_BODY, *OF_A_MODEL, HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.GATEWAY_TIMEOUT)
-
-
-class LoadAnswer(msgspec.Struct, frozen=True):
-    """How many answers are being given."""
-
-    server_load: int
-
-
-class VersionAnswer(msgspec.Struct, frozen=True):
-    """The server's version."""
-
-    version: str
 
 
 @frozen(kw_only=True)

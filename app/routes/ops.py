@@ -7,6 +7,7 @@ from quart import Blueprint, Response, request
 
 from actors.handles import ActorState
 from app.failures import error_response
+from app.schemas.ops import LoadAnswer, VersionAnswer
 from app.services import Services
 from protocol.errors import UnavailableError
 
@@ -47,7 +48,7 @@ def ops_routes(services: Services) -> Blueprint:
 
     @routes.get("/version")
     async def version() -> Response:
-        return Response(msgspec.json.encode({"version": services.version}), content_type="application/json")
+        return Response(msgspec.json.encode(VersionAnswer(services.version)), content_type="application/json")
 
     @routes.get("/metrics")
     async def metrics() -> Response:
@@ -57,7 +58,7 @@ def ops_routes(services: Services) -> Blueprint:
     @routes.get("/load")
     async def load() -> Response:
         """How many answers are being given, for load balancers."""
-        body = msgspec.json.encode({"server_load": services.metrics.requests.num_open})
+        body = msgspec.json.encode(LoadAnswer(services.metrics.requests.num_open))
         return Response(body, content_type="application/json")
 
     return routes
