@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -285,8 +286,9 @@ class Settings:
         """The adapters of --lora-modules."""
         return read_lora_modules(self.lora_modules)
 
-    @property
+    @cached_property
     def adapter_policy(self) -> AdapterPolicy:
+        """Its directories are those that were there at the start, whatever links become later."""
         return AdapterPolicy(
             is_enabled=self.enable_lora or bool(self.lora_modules),
             allows_updates=self.allow_runtime_lora_updating,

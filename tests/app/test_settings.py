@@ -143,3 +143,14 @@ def test_no_request_timeout_is_no_limit():
 def test_a_process_stands_by_for_engines_that_take_long_to_import(monkeypatch, flags, stands_by):
     _, settings = parsed(monkeypatch, *flags)
     assert settings.house(Path("/m")).has_standby == stands_by
+
+
+def test_allowed_directories_are_looked_up_once(tmp_path):
+    allowed, moved = tmp_path / "allowed", tmp_path / "moved"
+    allowed.mkdir()
+    settings = Settings(enable_lora=True, allowed_lora_dirs=(allowed,))
+    allowed.rename(moved)
+    allowed.symlink_to(tmp_path)
+
+    assert settings.adapter_policy.directories == (allowed,)
+    assert settings.house(tmp_path).engine.max_loras == settings.max_loras
