@@ -1,4 +1,4 @@
-"""What a request's headers say of how it is served. Used by the routes that generate, after the body is decoded."""
+"""What a request's headers say of how it is served. Used by the routes that run a model, after the body is read."""
 
 from __future__ import annotations
 
@@ -26,9 +26,16 @@ def with_headers(body: F) -> F:
     """
     if body.request_id and HEADER not in request.headers:
         g.request_id = access_of(request).label = request_label(body.request_id)
-    priority = request.headers.get(PRIORITY_HEADER)
-    if priority is None:
-        return body
-    if not re.fullmatch(r"[+-]?[0-9]{1,10}", priority.strip()):
-        raise BadRequestError(f"{PRIORITY_HEADER} must be a whole number, not {short(priority)}", param="priority")
-    return msgspec.structs.replace(body, priority=int(priority))
+    priority = asked_priority(body.priority)
+    return body if priority == body.priority else msgspec.structs.replace(body, priority=priority)
+
+
+def asked_priority(own: int | None) -> int | None:
+    """What the header gives, or else the body's `own`. Raises BadRequestError for what is no number; its range is the
+    body's, too."""
+    given = request.headers.get(PRIORITY_HEADER)
+    if given is None:
+        return own
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}", given.strip()):
+        raise BadRequestError(f"{PRIORITY_HEADER} must be a whole number, not {short(given)}", param="priority")
+    return int(given)

@@ -102,6 +102,10 @@ def _parameters(operation: Operation) -> list[Json]:
             {"name": each.name, "in": "query", "description": each.description, "schema": each.schema}
             for each in operation.query
         ),
+        *(
+            {"name": each.name, "in": "header", "description": each.description, "schema": each.schema}
+            for each in operation.headers
+        ),
     ]
 
 

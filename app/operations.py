@@ -10,6 +10,7 @@ import msgspec
 from attrs import frozen
 
 from app.auth import PUBLIC_PATHS
+from app.header_fields import PRIORITY_HEADER
 from app.messages_error import is_messages_path
 from app.schemas.admin import (
     AbortAnswer,
@@ -59,6 +60,15 @@ class Query:
 
 
 @frozen(kw_only=True)
+class Header:
+    """One header of a request that changes what is done with it."""
+
+    name: str
+    schema: dict[str, object]
+    description: str
+
+
+@frozen(kw_only=True)
 class Operation:
     """One method of one path."""
 
@@ -78,6 +88,7 @@ class Operation:
     events: tuple[Struct, ...] = ()
     """What the events of a streamed answer hold where each has a name, its `type`."""
     query: tuple[Query, ...] = ()
+    headers: tuple[Header, ...] = ()
     errors: tuple[HTTPStatus, ...] = ()
     """Besides those that every route may give."""
 
@@ -102,6 +113,12 @@ MODE = Query(
     description="Whether requests end, are finished first if they have begun, or stop where they are and go on later.",
 )
 
+PRIORITY = Header(
+    name=PRIORITY_HEADER,
+    schema={"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
+    description="The request's priority, before the body's own: lower is served earlier, where the server goes by it.",
+)
+
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="post",
@@ -111,6 +128,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=ChatRequest,
         answer=ChatCompletion,
         streamed=ChatChunk,
+        headers=(PRIORITY,),
         errors=OF_GENERATING,
     ),
     Operation(
@@ -121,6 +139,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=CompletionRequest,
         answer=Completion,
         streamed=Completion,
+        headers=(PRIORITY,),
         errors=OF_GENERATING,
     ),
     Operation(
@@ -131,6 +150,7 @@ OPERATIONS: tuple[Operation, ...] = (
         body=MessagesRequest,
         answer=MessagesAnswer,
         events=EVENTS,
+        headers=(PRIORITY,),
         errors=OF_GENERATING,
     ),
     Operation(
@@ -149,6 +169,7 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="A vector for each input, or for one conversation: exactly one of `input` and `messages`.",
         body=EmbeddingRequest,
         answer=EmbeddingList,
+        headers=(PRIORITY,),
         errors=OF_GENERATING,
     ),
     Operation(method="get", path="/v1/models", name="listModels", summary="The served names.", answer=ModelList),

@@ -1,6 +1,7 @@
 """A line for each request that is about to run, if the operator wants it: what it asks for, without its words.
 
-`--enable-log-requests` has it done by app/respond.py; `--max-log-len` adds the beginning of each prompt.
+`--enable-log-requests` has it done by app/respond.py and app/routes/embeddings.py; `--max-log-len` adds the beginning
+of each prompt.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from attrs import frozen
 
 from app.engine import Prompt
 from app.tokenizer import Tokenizer
+from protocol.pooling import PoolingParams
 from protocol.sampling import SamplingParams
 
 log = logging.getLogger("trillm.requests")
@@ -37,7 +39,8 @@ class RequestLog:
         if not self.is_on:
             return
         lengths = ", ".join(str(len(prompt.prompt_token_ids)) for prompt in prompts[::n])
-        params = described(prompts[0].sampling_params)
+        first = prompts[0]
+        params = described(first.sampling_params) if first.pooling is None else described_pooling(first.pooling)
         log.info("%s: prompt tokens %s, n=%d stream=%s %s", label, lengths, n, stream, params)
         if self.max_characters:
             for prompt in prompts[::n]:
@@ -50,3 +53,8 @@ def described(params: SamplingParams) -> str:
     told = [f"{name}={fields[name]}" for name in _NUMBERS if fields[name] is not None]
     told += [f"{name}={len(fields[name])}" for name in _LISTS if fields[name]]
     return " ".join([*told, *([] if params.grammar is None else ["grammar"])])
+
+
+def described_pooling(params: PoolingParams) -> str:
+    dimensions = "" if params.dimensions is None else f" dimensions={params.dimensions}"
+    return f"pooling={params.pooling} normalize={params.normalize}{dimensions}"

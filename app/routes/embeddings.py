@@ -15,6 +15,7 @@ from app.deadline import deadline_of, within
 from app.embedding_inputs import embedding_inputs
 from app.embedding_writer import embedding_list
 from app.engine import Prompt
+from app.header_fields import asked_priority
 from app.respond import open_logged_answer
 from app.sampling import checked_cache_salt
 from app.schemas.embeddings import EmbeddingRequest
@@ -39,12 +40,13 @@ def embedding_routes(services: Services) -> Blueprint:
         access = access_of(request)
         access.answer_id = head[0]
         pooling = _pooling(services, body)
-        priority = ranged("priority", body.priority, -_INT32, _INT32 - 1, 0)
+        priority = ranged("priority", asked_priority(body.priority), -_INT32, _INT32 - 1, 0)
         salt = checked_cache_salt(body.cache_salt, services.limits)
         with within(deadline):
             inputs = await embedding_inputs(services, body)
         lora = services.model.lora(body.model)  # it may have been unloaded since its name was looked up
         prompts = [Prompt(token_ids, _NOTHING, priority, salt, lora, pooling) for token_ids in inputs]
+        services.request_log.tell(access.label, prompts, 1, False, services.tokenizer)
         vectors: list[bytes] = []
         at_once = services.limits.max_embeddings_at_once
         for first in range(0, len(prompts), at_once):

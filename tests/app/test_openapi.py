@@ -99,6 +99,19 @@ async def test_with_keys_what_is_not_said_to_be_public_needs_one() -> None:
             assert (reply.status_code == 401) == ("401" in operation["responses"]), (method, path)
 
 
+async def test_the_priority_header_is_said_where_it_is_taken() -> None:
+    said = {
+        path: parameter["schema"]
+        for path, methods in DOCUMENT["paths"].items()
+        for operation in methods.values()
+        for parameter in operation.get("parameters", [])
+        if (parameter["name"], parameter["in"]) == ("X-Vllm-Priority", "header")
+    }
+    assert set(said) == {*PATHS.values(), "/v1/messages"}
+    assert {(schema["minimum"], schema["maximum"]) for schema in said.values()} == {(-(2**31), 2**31 - 1)}
+    assert "<code>X-Vllm-Priority</code>" in (await make_app().get("/docs")).text
+
+
 def bounded_numbers() -> list[tuple[str, str, str, float]]:
     found = []
     for name in PATHS:

@@ -143,16 +143,21 @@ async def test_the_prompt_is_told_as_the_model_saw_it() -> None:
 # ---------------------------------------------------------------------- headers
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_the_priority_header_goes_before_the_body_s(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "start"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 1}),
+        ("/v1/embeddings", {"input": "Hi"}),
+    ],
+)
+async def test_the_priority_header_goes_before_the_body_s(path: str, start: dict[str, Any]) -> None:
     under_test = make_app()
-    path = "/v1/chat/completions" if kind == "chat" else "/v1/completions"
-    start = {"messages": [{"role": "user", "content": "Hi"}]} if kind == "chat" else {"prompt": "Hi"}
-    body = json.dumps(start | {"priority": 4, "max_tokens": 1}).encode()
+    body = json.dumps(start | {"priority": 4}).encode()
     for header, priority in ((None, 4), ("-7", -7), ("0", 0)):
         await under_test.send("POST", path, body, x_vllm_priority=header)
         assert under_test.engine.prompts[-1].priority == priority
-    for wrong in ("high", "1.5", "9" * 11, "٣", ""):
+    for wrong in ("high", "1.5", "9" * 11, "2147483648", "٣", ""):
         reply = await under_test.send("POST", path, body, x_vllm_priority=wrong.encode().decode("latin-1"))
         assert (reply.status_code, reply.json["error"]["param"]) == (400, "priority")
 

@@ -40,3 +40,15 @@ async def test_prompts_are_told_as_far_as_wished(caplog: pytest.LogCaptureFixtur
 
 async def test_nothing_is_told_unasked(caplog: pytest.LogCaptureFixture) -> None:
     assert await messages(caplog, RequestLog(max_characters=12)) == []
+
+
+async def test_embeddings_are_told_by_their_pooling(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="trillm.requests")
+    under_test = app_with(RequestLog(is_on=True, max_characters=6))
+    await under_test.post("/v1/embeddings", input=[5, 6], dimensions=3)
+    await under_test.post("/v1/embeddings", input="secret")
+    told = [record.getMessage().partition(": ")[2] for record in caplog.records if record.name == "trillm.requests"]
+
+    assert told[0] == "prompt tokens 2, n=1 stream=False pooling=LAST normalize=True dimensions=3"
+    assert told[2].endswith(" pooling=LAST normalize=True")
+    assert told[3] == "prompt 'secret'"
