@@ -105,6 +105,9 @@ class ChatWriter:
     def frames(self, outputs: list[tuple[int, RequestOutput]]) -> list[bytes]:
         return [frame for index, output in outputs for frame in self._frames(index, output)]
 
+    def held_back(self) -> list[bytes]:
+        return []
+
     def closing(self) -> list[bytes]:
         if not self._head.include_usage:
             return []

@@ -78,6 +78,9 @@ class CompletionWriter:
     def frames(self, outputs: list[tuple[int, RequestOutput]]) -> list[bytes]:
         return [frame for index, output in outputs for frame in self._frames(index, output)]
 
+    def held_back(self) -> list[bytes]:
+        return []
+
     def closing(self) -> list[bytes]:
         if not self._head.include_usage:
             return []

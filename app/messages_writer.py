@@ -103,6 +103,9 @@ class MessagesWriter:
                 frames += self._part_frames(part)
         return frames
 
+    def held_back(self) -> list[bytes]:
+        return []
+
     def closing(self) -> list[bytes]:
         end = MessageDelta(self._stop, self._usage(final=True))
         return [*self._close(), _event(end), _event(MessageStop())]

@@ -41,6 +41,10 @@ class SparseWriter:
     def frames(self, outputs: list[tuple[int, RequestOutput]]) -> list[bytes]:
         return self._writer.frames([due for index, output in outputs if (due := self._due(index, output))])
 
+    def held_back(self) -> list[bytes]:
+        held, self._held = sorted(self._held.items()), {}
+        return [*self._writer.frames(held), *self._writer.held_back()]
+
     def closing(self) -> list[bytes]:
         return self._writer.closing()
 

@@ -45,6 +45,10 @@ class Chunks(Protocol):
         """The events for new deltas."""
         ...
 
+    def held_back(self) -> list[bytes]:
+        """The events for deltas that were taken and not told yet: no more will come, because of an error."""
+        ...
+
     def closing(self) -> list[bytes]:
         """The events after every choice has ended, without what is always last."""
         ...
@@ -93,16 +97,27 @@ class EventStream(ResponseBody):
     async def _next(self) -> bytes:
         """To be cancelled only while it waits: nothing is lost then."""
         try:
-            frames = self._chunks.frames(await self._answer.receive())
-            if self._answer.finished:
-                self._ended = True
-                frames += [*self._chunks.closing(), self._ending.last]
+            frames = await self._frames()
         except Exception as error:  # the headers are out: the stream itself has to tell it
-            self._ended = True
-            failure = failure_of(error, self._access.label)
-            self._access.failure = failure.code or str(failure.status)
-            frames = [self._ending.failure(failure, self._access.label), self._ending.last]
+            frames = self._failed(error)
         return b"".join(frames)
+
+    async def _frames(self) -> list[bytes]:
+        try:
+            outputs = await self._answer.receive()
+        except TrillmError as error:
+            return [*self._chunks.held_back(), *self._failed(error)]
+        frames = self._chunks.frames(outputs)
+        if self._answer.finished:
+            self._ended = True
+            frames += [*self._chunks.closing(), self._ending.last]
+        return frames
+
+    def _failed(self, error: Exception) -> list[bytes]:
+        self._ended = True
+        failure = failure_of(error, self._access.label)
+        self._access.failure = failure.code or str(failure.status)
+        return [self._ending.failure(failure, self._access.label), self._ending.last]
 
 
 def stream_response(

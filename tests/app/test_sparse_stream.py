@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.app_under_test import make_app
+from tests.helpers.app_under_test import AppUnderTest, make_app
 
 HEAD = "data: "
 
 
-async def events(kind: str, **fields: Any) -> list[dict[str, Any]]:
-    under_test = make_app()
+async def events(kind: str, under_test: AppUnderTest | None = None, **fields: Any) -> list[dict[str, Any]]:
+    under_test = under_test or make_app()
     reply = await (under_test.chat if kind == "chat" else under_test.complete)(stream=True, **fields)
     assert reply.status_code == 200, reply.text
     assert reply.text.endswith("data: [DONE]\n\n")
@@ -21,7 +21,7 @@ async def events(kind: str, **fields: Any) -> list[dict[str, Any]]:
 
 
 def texts(found: list[dict[str, Any]], index: int = 0) -> list[str]:
-    choices = [choice for event in found for choice in event["choices"] if choice["index"] == index]
+    choices = [choice for event in found for choice in event.get("choices", []) if choice["index"] == index]
     told = [choice["text"] if "text" in choice else choice["delta"].get("content") or "" for choice in choices]
     return [text for text in told if text]
 
@@ -53,6 +53,24 @@ async def test_each_choice_is_counted_by_itself_and_nothing_is_lost() -> None:
                 if choice["index"] == index
                 for value in choice["logprobs"][field]
             ]
+
+
+@pytest.mark.parametrize("kind", ["chat", "completions"])
+@pytest.mark.parametrize("num_before", [1, 2, 4, 5, 6])
+async def test_what_was_held_back_is_told_before_an_error(kind: str, num_before: int) -> None:
+    whole = texts(await events(kind, max_tokens=10))
+    found = await events(kind, make_app(dies_after=num_before), max_tokens=10, stream_interval=4)
+    assert "error" in found[-1]
+    assert not any("error" in event for event in found[:-1])
+    assert "".join(texts(found)) == "".join(whole[:num_before])
+
+
+async def test_each_choice_s_rest_is_told_when_one_of_them_fails() -> None:
+    whole = texts(await events("completions", max_tokens=10))
+    found = await events("completions", make_app(fails_after={1: 3}), max_tokens=10, n=2, stream_interval=8)
+    assert found[-1]["error"]["message"] == "The grammar went wrong"
+    for index in range(2):
+        assert "".join(texts(found, index)) == "".join(whole[:2])
 
 
 @pytest.mark.parametrize("interval", [0, -1])
