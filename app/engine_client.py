@@ -76,8 +76,10 @@ class ActorEngineClient:
         max_live_requests: int,
         max_queue_seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
+        to_check: str | None = None,
     ) -> None:
-        """`max_queue_seconds`: how long a request may wait for its first token. `clock`: that of the engines."""
+        """`max_queue_seconds`: how long a request may wait for its first token. `clock`: that of the engines.
+        `to_check`: why no requests are taken, though the engines are up, until `admit` is called."""
         self._max_live = max_live_requests
         self._max_queue_seconds = max_queue_seconds
         self._clock = clock
@@ -94,7 +96,9 @@ class ActorEngineClient:
         self._ids = count(1)
         self._draining: str | None = None
         self._failure: str | None = None
+        self._to_check = to_check
         self.attached_once = trio.Event()
+        self.admitted = trio.Event()
         self.failed = trio.Event()
 
     def __repr__(self) -> str:
@@ -144,6 +148,8 @@ class ActorEngineClient:
             reason = self._what_is_late()
         if reason is None and not self._attached:
             reason = "the actors are being connected"
+        if reason is None:
+            reason = self._to_check
         return Readiness(reason is None, reason or "")
 
     def _what_is_late(self) -> str | None:
@@ -209,6 +215,11 @@ class ActorEngineClient:
         return await self._calls.call(index, epoch, operation, partial(self._actors.send_to_engine, index))
 
     # ------------------------------------------------------------------ what serving does with it
+
+    def admit(self) -> None:
+        """Requests are taken from here on, as far as the engines are up."""
+        self._to_check = None
+        self.admitted.set()
 
     def drain(self, reason: str) -> None:
         """Take no more requests; those that run go on."""

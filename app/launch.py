@@ -65,8 +65,11 @@ async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str
 
 
 def engine_client(settings: Settings) -> ActorEngineClient:
+    """Not ready before app/serving.py has had the adapters checked, if there are any."""
     return ActorEngineClient(
-        max_live_requests=settings.max_live_requests, max_queue_seconds=settings.max_queue_time or math.inf
+        max_live_requests=settings.max_live_requests,
+        max_queue_seconds=settings.max_queue_time or math.inf,
+        to_check="the adapters of --lora-modules are being read" if settings.lora_modules else None,
     )
 
 

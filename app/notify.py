@@ -60,28 +60,32 @@ class ServiceReport:
         self._engine = engine
         self._notifier = notifier
         self._told: str | None = None
+        self._is_stopping = False
 
-    async def run(self, attached: trio.Event) -> None:
-        """Until cancelled. `attached`: set once requests can be served."""
+    async def run(self, admitted: trio.Event) -> None:
+        """Until cancelled. `admitted`: set once requests are taken."""
         if self._notifier is None:
             return
         async with trio.open_nursery() as nursery:
             if self._notifier.watchdog_seconds is not None:
                 nursery.start_soon(self._live, self._notifier, self._notifier.watchdog_seconds / 2)
-            nursery.start_soon(self._tell_when_ready, self._notifier, attached)
+            nursery.start_soon(self._tell_when_ready, self._notifier, admitted)
             while True:
                 self._tell(self._notifier)
                 await trio.sleep(STATUS_SECONDS)
 
     def stopping(self, seconds: float) -> None:
         """From now on it drains, for that long at most."""
+        self._is_stopping = True
         if self._notifier is not None:
             self._told = status_line(self._engine)
             extra = round((seconds + STOP_SECONDS) * 1e6)
             self._notifier.send(STOPPING=1, STATUS=self._told, EXTEND_TIMEOUT_USEC=extra)
 
-    async def _tell_when_ready(self, notifier: Notifier, attached: trio.Event) -> None:
-        await attached.wait()
+    async def _tell_when_ready(self, notifier: Notifier, admitted: trio.Event) -> None:
+        await admitted.wait()
+        if self._is_stopping:
+            return
         self._told = status_line(self._engine)
         notifier.send(READY=1, STATUS=self._told)
 

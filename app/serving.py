@@ -154,7 +154,7 @@ async def run_until_stopped(
     stop = trio.Event()
     with hypercorn_mended(sends, http2=service.settings.http2):
         async with trio.open_nursery() as around:
-            around.start_soon(report.run, service.client.attached_once)
+            around.start_soon(report.run, service.client.admitted)
             around.start_soon(stop_on_signal, signals, service, sends, stop, report)
             around.start_soon(stop_on_failure, service, stop)
             around.start_soon(announce, service, address(sockets), began)
@@ -164,7 +164,8 @@ async def run_until_stopped(
 
 
 async def announce(service: Service, url: str | None, began: float) -> None:
-    """One line when it can be used: where, which model, how to call it. Without a URL, hypercorn has said where.
+    """Takes requests once the adapters are checked, and says so in one line: where, which model, how to call it.
+    Without a URL, hypercorn has said where.
 
     `began` is when the actors were started, by trio's clock."""
     logger.info("starting %s%s", service.model_name, f", listening on {url}" if url else "")
@@ -172,6 +173,7 @@ async def announce(service: Service, url: str | None, began: float) -> None:
     await service.check_adapters()
     if not service.client.alive:
         return
+    service.client.admit()
     logger.info("ready in %.1f s: %s%s", trio.current_time() - began, service.model_name, hint(service, url))
 
 

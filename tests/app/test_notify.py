@@ -57,16 +57,16 @@ def environment(manager: ServiceManager, **more: str) -> dict[str, str]:
 
 
 async def test_from_loading_to_ready_to_stopping(manager, engine, autojump_clock):
-    attached = trio.Event()
+    admitted = trio.Event()
     async with trio.open_nursery() as nursery:
         with open_notifier(environment(manager)) as notifier:
             report = ServiceReport(engine, notifier)
-            nursery.start_soon(report.run, attached)
+            nursery.start_soon(report.run, admitted)
             await trio.sleep(2.5)
             assert manager.heard() == [{"STATUS": "engine-0: load (40%); 0 running, 0 waiting"}]
 
             engine.readiness = Readiness(True)
-            attached.set()
+            admitted.set()
             await wait_all_tasks_blocked()
             assert manager.heard() == [{"READY": "1", "STATUS": "ready; 0 running, 0 waiting"}]
 
@@ -76,6 +76,20 @@ async def test_from_loading_to_ready_to_stopping(manager, engine, autojump_clock
             assert stopping["STOPPING"] == "1"
             assert stopping["STATUS"].startswith("the server is shutting down")
             assert int(stopping["EXTEND_TIMEOUT_USEC"]) > 30_000_000
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_server_that_is_stopped_before_it_is_ready_never_says_that_it_is(manager, engine, autojump_clock):
+    admitted = trio.Event()
+    async with trio.open_nursery() as nursery:
+        with open_notifier(environment(manager)) as notifier:
+            report = ServiceReport(engine, notifier)
+            nursery.start_soon(report.run, admitted)
+            await wait_all_tasks_blocked()
+            report.stopping(30.0)
+            admitted.set()
+            await wait_all_tasks_blocked()
+            assert not any("READY" in each for each in manager.heard())
             nursery.cancel_scope.cancel()
 
 
