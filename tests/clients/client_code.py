@@ -10,6 +10,9 @@ import trio
 
 T = TypeVar("T")
 
+SECONDS = 30
+"""For one answer. The deadline of a test does not reach a thread, so that each client has to give up by itself."""
+
 
 async def run_client(code: Callable[[], T]) -> T:
     """What it returns. Its unclosed sockets and loops are told as warnings, which the test has to ignore."""

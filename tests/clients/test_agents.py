@@ -9,7 +9,7 @@ import anyio
 import openai
 import pytest
 
-from tests.clients.client_code import run_client
+from tests.clients.client_code import SECONDS, run_client
 from tests.helpers.server import Server, open_server
 
 pytestmark = [pytest.mark.clients, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
@@ -44,7 +44,7 @@ async def test_an_agent_calls_its_tool_and_goes_on_with_the_result(checkpoint, s
 
 async def ask(server: Server, tool: agents.Tool, streamed: bool) -> agents.result.RunResultBase:
     """Both turns: the first has to call, the second may say what it likes."""
-    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0, timeout=SECONDS) as client:
         agent = agents.Agent(
             name="Harbour master",
             instructions="Be short.",

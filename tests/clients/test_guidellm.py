@@ -13,6 +13,7 @@ import subprocess
 import pytest
 import trio
 
+from tests.clients.client_code import SECONDS
 from tests.helpers.server import open_server
 
 GUIDELLM = shutil.which("guidellm")
@@ -32,7 +33,7 @@ async def test_each_request_of_its_load_is_answered(checkpoint, tmp_path):
             "--data", "prompt_tokens=64,output_tokens=16", "--rate-type", "constant", "--rate", "3",
             "--max-requests", "9", "--disable-progress", "--output-path", str(told),
         ]  # fmt: skip
-        with (tmp_path / "said").open("wb") as said:
+        with (tmp_path / "said").open("wb") as said, trio.fail_after(SECONDS):  # which ends the process
             ended = await trio.run_process(
                 command, stdout=said, stderr=subprocess.STDOUT, env=os.environ | {"HF_HUB_OFFLINE": "1"}, check=False
             )

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
 
-from tests.clients.client_code import run_client
+from tests.clients.client_code import SECONDS, run_client
 from tests.helpers.server import open_server
 
 pytestmark = [pytest.mark.clients, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
@@ -30,7 +30,8 @@ def moor(boat: Literal["barge", "ferry"]) -> str:
 
 async def test_a_chain_s_model(checkpoint):
     async with open_server(checkpoint, "--served-model-name", "tiny") as server:
-        fields = {"model": "tiny", "base_url": f"{server.url}/v1", "api_key": "k", "temperature": 0, "max_retries": 0}
+        fields = {"model": "tiny", "base_url": f"{server.url}/v1", "api_key": "k", "temperature": 0}
+        fields |= {"max_retries": 0, "timeout": SECONDS}
 
         def use() -> None:
             chat = ChatOpenAI(**fields, max_tokens=12)
@@ -49,7 +50,14 @@ async def test_a_chain_s_model(checkpoint):
 async def test_structured_outputs_and_tools(checkpoint):
     async with open_server(checkpoint, "--served-model-name", "tiny") as server:
         chat = ChatOpenAI(
-            model="tiny", base_url=f"{server.url}/v1", api_key="k", temperature=1, seed=5, max_tokens=100, max_retries=0
+            model="tiny",
+            base_url=f"{server.url}/v1",
+            api_key="k",
+            temperature=1,
+            seed=5,
+            max_tokens=100,
+            max_retries=0,
+            timeout=SECONDS,
         )
 
         def use() -> None:

@@ -17,7 +17,7 @@ from app.checkpoints.default_model import FILE
 from app.checkpoints.gguf_checkpoint import open_gguf
 from app.settings import default_cache_directory
 from gpu.weights import open_weights
-from tests.clients.client_code import run_client
+from tests.clients.client_code import SECONDS, run_client
 from tests.helpers.server import open_default_model
 
 pytestmark = [pytest.mark.clients, pytest.mark.process, pytest.mark.model, pytest.mark.filterwarnings("ignore")]
@@ -71,6 +71,8 @@ async def test_log_likelihoods_and_greediness_are_transformers_own(checkpoint, e
                 tokenized_requests=tokenized,
                 batch_size=2,
                 max_length=512,
+                timeout=SECONDS,
+                max_retries=1,
             )
             asked = [Instance("loglikelihood", {}, item, index) for index, item in enumerate(ITEMS)]
             going_on = {"until": ["."], "max_gen_toks": 12, "temperature": 0}

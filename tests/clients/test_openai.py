@@ -12,6 +12,7 @@ import pydantic
 import pytest
 import trio
 
+from tests.clients.client_code import SECONDS
 from tests.helpers.server import Server, open_server
 
 pytestmark = [pytest.mark.clients, pytest.mark.process]
@@ -42,7 +43,7 @@ class Ask(pydantic.BaseModel):
 
 
 async def in_thread(server: Server, call: Callable[[openai.OpenAI], None]) -> None:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0, timeout=SECONDS) as client:
         await trio.to_thread.run_sync(call, client)
 
 
@@ -101,7 +102,9 @@ async def test_the_parsing_helpers(checkpoint):
 @pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # the client does not close its own
 async def test_the_async_client_under_trio(checkpoint):
     async with open_server(checkpoint, "--served-model-name", "tiny") as server:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0) as client:
+        async with openai.AsyncOpenAI(
+            base_url=f"{server.url}/v1", api_key="k", max_retries=0, timeout=SECONDS
+        ) as client:
             plain = await client.chat.completions.create(**SHORT)
             stream = await client.chat.completions.create(**SHORT, stream=True)
             text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
@@ -115,8 +118,9 @@ async def test_the_async_client_under_trio(checkpoint):
             async for _ in abandoned:
                 break
             await abandoned.close()
-        while await server.num_requests():
-            await trio.sleep(0.02)
+        with trio.fail_after(10):
+            while await server.num_requests():
+                await trio.sleep(0.02)
 
 
 async def test_its_extras_reach_the_server(checkpoint):
