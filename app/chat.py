@@ -10,7 +10,7 @@ from app.calls import Calls, forced_calls
 from app.chat_reading import end_of_prompt, read_chat, thoughts_before_grammar
 from app.chat_writer import ChatForm
 from app.choice_reader import PlainReader
-from app.conversation import Conversation, conversation_of
+from app.conversation import Conversation, begins_message, conversation_of
 from app.deadline import Deadline, deadline_of, within
 from app.engine import Prompt
 from app.grammar import RequestGrammars
@@ -65,6 +65,7 @@ async def prepare_chat(
         grammar = await _grammar(body, calls, grammars, thoughts_before_grammar(services, end))
     reading = read_chat(services, body, calls, grammar is not None, end)
     prompts = reading.adapted(engine_prompts(services, body, wanted, [token_ids], grammar))
+    last = body.add_generation_prompt, body.continue_final_message
     form = ChatForm(
         logprobs=bool(body.logprobs),
         prompt_logprobs=body.prompt_logprobs is not None,
@@ -74,6 +75,7 @@ async def prepare_chat(
         counts_reasoning=reading.counts_reasoning,
         tokens_as_ids=tokens_as_ids(services, body),
         prompt_text=prompt_text,
+        role=services.response_role if begins_message(*last) else "assistant",
     )
     return PreparedChat(prompts, head, form, deadline)
 

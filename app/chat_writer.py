@@ -46,6 +46,7 @@ class ChatForm:
     """Log-probabilities name tokens by their ids."""
     prompt_text: str | None = None
     """Told in a whole answer."""
+    role: str = "assistant"
 
 
 @define
@@ -78,12 +79,13 @@ class _Whole:
             case CallPiece(_, arguments, str(id), name):
                 self.calls.append(_Call(id, name or "", [arguments]))
 
-    def message(self) -> AnswerMessage:
+    def message(self, role: str) -> AnswerMessage:
         """What is not there is null or left out; an answer without any text is an empty one."""
         calls = [AnsweredToolCall(call.id, CalledFunction(call.name, "".join(call.arguments))) for call in self.calls]
         is_empty = not self.content and (calls or self.reasoning)
         return AnswerMessage(
             None if is_empty else "".join(self.content),
+            role,
             reasoning="".join(self.reasoning) if self.reasoning else UNSET,
             tool_calls=calls or UNSET,
         )
@@ -144,7 +146,7 @@ class ChatWriter:
     def _choice(self, index: int, whole: _Whole) -> ChatChoice:
         return ChatChoice(
             index,
-            whole.message(),
+            whole.message(self._form.role),
             chat_logprobs(whole.logprobs, self._form.tokens_as_ids) if self._form.logprobs else None,
             whole.finish_reason,
             whole.stop_reason,
@@ -170,7 +172,7 @@ class ChatWriter:
             if self._readers is None:
                 return [self._text_event(index, "content", output.text)] if output.text else []
             return self._part_events(index, self._readers[index].feed(output))
-        frames = [] if self._begun[index] else [self._event(index, Delta("assistant", ""))]
+        frames = [] if self._begun[index] else [self._event(index, Delta(self._form.role, ""))]
         self._begun[index] = True
         logprobs = None
         if self._form.logprobs and output.logprobs:

@@ -87,17 +87,20 @@ def conversation_of(
         raise BadRequestError(
             "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
         )
-    if add_generation_prompt is None:
-        add_generation_prompt = not continue_final_message
     return Conversation(
         messages,
         tools,
         documents,
         template_kwargs or {},
-        add_generation_prompt,
+        begins_message(add_generation_prompt, continue_final_message),
         bool(continue_final_message),
         bool(add_special_tokens),
     )
+
+
+def begins_message(add_generation_prompt: bool | None, continue_final_message: bool | None) -> bool:
+    """Whether the answer is a message of its own, and not the rest of the last one."""
+    return not continue_final_message if add_generation_prompt is None else add_generation_prompt
 
 
 def _plain_message(message: Message, at: int) -> dict[str, Any]:

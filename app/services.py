@@ -56,6 +56,8 @@ class Services:
     """Log-probabilities name tokens by their ids, unless a request says otherwise."""
     force_include_usage: bool = False
     """Streams end with a chunk of usage, whether or not that was asked for."""
+    response_role: str = "assistant"
+    """Whose message a chat completion is said to be, unless it goes on with one that the request has."""
     keep_alive_seconds: float = math.inf
     """A stream that has nothing to tell for so long tells a comment."""
     logs_access: bool = True

@@ -40,6 +40,7 @@ JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())
 NO_ACCESS_LOG = Parameter(group=SERVER, name=("--disable-access-log", "--disable-uvicorn-access-log"), negative=())
 
 MAX_LORA_RANK = 512
+MAX_ROLE_LENGTH = 64
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -104,6 +105,8 @@ class Settings:
     """With --enable-log-requests: so many characters of each prompt as well."""
     enable_force_include_usage: Annotated[bool, Parameter(group=SERVER, negative=())] = False
     """End every stream with its usage, whether or not it was asked for."""
+    response_role: Annotated[str, Parameter(group=SERVER)] = "assistant"
+    """Role that chat completions tell for the messages they make."""
     sse_keep_alive_interval: Annotated[float, Parameter(group=SERVER)] = 0.0
     """Seconds without anything to tell after which a stream tells a comment, which clients skip; 0 is never."""
     enable_prompt_tokens_details: Annotated[bool, Parameter(group=SERVER, negative=(), show=False)] = False
@@ -226,6 +229,10 @@ class Settings:
         if self.root_path and not re.fullmatch(r"(/[^/?#\s]+)+", self.root_path):
             raise BadRequestError(
                 f"--root-path must begin with a slash and not end with one, as /llm: {self.root_path!r}"
+            )
+        if not 1 <= len(self.response_role) <= MAX_ROLE_LENGTH:
+            raise BadRequestError(
+                f"--response-role must have 1 to {MAX_ROLE_LENGTH} characters, and has {len(self.response_role)}"
             )
         if not 0 <= self.port <= 65535:
             raise BadRequestError(f"--port must be from 0 to 65535, not {self.port}")

@@ -115,7 +115,8 @@ class AnsweredToolCall(msgspec.Struct, frozen=True):
 
 class AnswerMessage(msgspec.Struct, frozen=True):
     content: str | None
-    role: Literal["assistant"] = "assistant"
+    role: str = "assistant"
+    """Another one only with --response-role."""
     refusal: None = None
     reasoning: str | UnsetType = UNSET
     """What the model thought before it answered, where the server can tell that apart."""
@@ -158,7 +159,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    role: Literal["assistant"] | UnsetType = UNSET
+    role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion
 
+from app.factory import create_app
 from protocol.errors import UnavailableError
 from protocol.messages import FinishReason
 from tests.helpers.app_under_test import MODEL, make_app
@@ -194,3 +196,17 @@ async def test_no_chat_template_is_told() -> None:
     assert reply.status_code == 400
     assert reply.json["error"]["code"] == "no_chat_template"
     assert "chat template" in reply.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "role"),
+    [({}, "pirate"), ({"continue_final_message": True}, "assistant"), ({"add_generation_prompt": False}, "assistant")],
+)
+async def test_an_operator_may_say_whose_message_an_answer_is(fields: dict[str, Any], role: str) -> None:
+    under_test = make_app()
+    under_test.app = create_app(attrs.evolve(under_test.services, response_role="pirate"))
+    plain = (await under_test.chat(max_tokens=3, **fields)).json
+    assert plain["choices"][0]["message"]["role"] == role
+    text = (await under_test.chat(max_tokens=3, stream=True, **fields)).text
+    assert text.count('"role":') == 1
+    assert f'"delta":{{"role":"{role}","content":""}}' in text

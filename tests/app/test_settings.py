@@ -154,3 +154,11 @@ def test_allowed_directories_are_looked_up_once(tmp_path):
 
     assert settings.adapter_policy.directories == (allowed,)
     assert settings.house(tmp_path).engine.max_loras == settings.max_loras
+
+
+def test_a_role_for_answers_is_a_short_word(monkeypatch):
+    assert parsed(monkeypatch, "--response-role", "pirate")[1].response_role == "pirate"
+    assert Settings().response_role == "assistant"
+    for role, told in (("", "has 0"), ("x" * 65, "1 to 64 characters, and has 65")):
+        with pytest.raises(BadRequestError, match=f"--response-role.*{told}"):
+            Settings(response_role=role)
