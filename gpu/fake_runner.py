@@ -198,13 +198,13 @@ class FakeRunner:
         """The token after the row's known ones, and one more behind each draft that was right."""
         drafts = row.token_ids[len(row.token_ids) - row.num_drafts :]
         first, *behind_drafts = states[len(states) - row.num_drafts - 1 :]
-        one = self._sample(row, held, first)
+        one = self._sample(row, held, first, row.grammar_bitmask)
         accepted: list[TokenLogprobs | None] = []
         for draft, state in zip(drafts, behind_drafts, strict=True):
             if one.error is not None or one.token_id != draft:
                 break
             accepted.append(one.logprobs)
-            one = self._sample(row, held, state)
+            one = self._sample(row, held, state, row.bitmask_behind(len(accepted)))
         held.num_computed -= row.num_drafts - len(accepted)
         logprobs = [each for each in accepted if each is not None]
         return Sampled(row.slot, one.token_id, one.logprobs, one.error, len(accepted), logprobs)
@@ -223,11 +223,11 @@ class FakeRunner:
             state = self._model.next_state(state, draft)
         return drafts
 
-    def _sample(self, row: Row, held: FakeSlot, state: int) -> Sampled:
+    def _sample(self, row: Row, held: FakeSlot, state: int, bitmask: bytes | None) -> Sampled:
         if held.is_void:
             return Sampled(row.slot, 0, error="the token before this one could not be sampled")
         logits = self._model.logits(state)
-        token_id = sample(self._model, logits, held.params, held.prompt, held.output, row.grammar_bitmask)
+        token_id = sample(self._model, logits, held.params, held.prompt, held.output, bitmask)
         if token_id is None:
             held.is_void = True
             return Sampled(row.slot, 0, error="no token is allowed here: grammar, bias and limits exclude each other")

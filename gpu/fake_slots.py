@@ -115,18 +115,23 @@ class FakeSlots:
         _require(pooling is None or not row.sample, f"row samples what is to be pooled: {held}")
         _require(pooling is None or pooling.has_all(row.start), f"states before {row.start} are missing: {held}")
         num_bytes = (self._vocab_size + 31) // 32 * 4
-        mask = row.grammar_bitmask
-        _require(mask is None or len(mask) == num_bytes, f"grammar_bitmask must have {num_bytes} bytes: {held}")
+        masks = [*row.draft_bitmasks, *([] if row.grammar_bitmask is None else [row.grammar_bitmask])]
+        _require(all(len(mask) == num_bytes for mask in masks), f"bitmasks must have {num_bytes} bytes: {held}")
         self._take_blocks(row, held, end)
         return held
 
     def _check_drafts(self, row: Row, held: FakeSlot) -> None:
+        num_bitmasks = 0 if row.grammar_bitmask is None else row.num_drafts
+        _require(len(row.draft_bitmasks) == num_bitmasks, f"{len(row.draft_bitmasks)} draft_bitmasks: {held}")
         if row.num_drafts == 0:
             return
         _require(0 < row.num_drafts < len(row.token_ids), f"row has {row.num_drafts} drafts and no token: {held}")
-        _require(row.sample and row.grammar_bitmask is None, f"drafts in a row that must not have any: {held}")
-        for token_id in row.token_ids[-row.num_drafts :]:
+        _require(row.sample, f"drafts in a row that does not sample: {held}")
+        for index, token_id in enumerate(row.token_ids[-row.num_drafts :]):
             _require(0 <= token_id < self._vocab_size, f"draft {token_id} is not in the vocabulary: {held}")
+            mask = row.bitmask_behind(index)
+            is_allowed = mask is None or mask[token_id >> 3] >> (token_id & 7) & 1
+            _require(bool(is_allowed), f"draft {token_id} is not what the grammar allows: {held}")
 
     def _take_blocks(self, row: Row, held: FakeSlot, end: int) -> None:
         """Blocks before the row's start, which a new sequence may have, are shared; all others have no other owner."""

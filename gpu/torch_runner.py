@@ -144,7 +144,7 @@ class TorchRunner:
             choice.take()
         sampled = [trial.result() for trial in trials]
         pooled = [] if pooling is None else pooling.take()
-        # A row with a grammar never has guesses, and one that broke has no token to go on from.
+        # A row with a grammar never has the model's guesses, and one that broke has no token to go on from.
         masked = {row.slot for row in rows if row.grammar_bitmask is not None}
         going_on = [one.slot for one in sampled if one.error is None and one.slot not in masked]
         with self._profiler.span("draft"):

@@ -27,7 +27,7 @@ class Trial:
     def next_row(self) -> SamplingRow:
         """What the next choice is made from."""
         position = self.row.start + len(self.row.token_ids) - self.row.num_drafts + len(self.chosen)
-        return SamplingRow(self.slot, position, self.row.grammar_bitmask, self.row.slot)
+        return SamplingRow(self.slot, position, self.row.bitmask_behind(len(self.chosen)), self.row.slot)
 
     @property
     def next_logits_row(self) -> int:

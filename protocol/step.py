@@ -55,10 +55,19 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     grammar_bitmask: bytes | None = None
     """ceil(vocab_size / 32) little-endian 32-bit words; bit t of the whole set: token t is allowed."""
     num_drafts: int = 0
-    """So many of the last token_ids are guesses at what would be sampled. Only rows that sample, have no grammar and no
-    pending token have any. The runner samples after the last token before them, and after each of them for as long as
-    it equals what was sampled in its place: the tokens are exactly those of as many steps without guesses. The KV of
-    guesses that were wrong is computed over later."""
+    """So many of the last token_ids are guesses at what would be sampled. Only rows that sample and have no pending
+    token have any. The runner samples after the last token before them, and after each of them for as long as it equals
+    what was sampled in its place: the tokens are exactly those of as many steps without guesses. The KV of guesses that
+    were wrong is computed over later."""
+    draft_bitmasks: list[bytes] = []
+    """With a grammar and drafts, one per draft: what grammar_bitmask would be behind it. Each draft is allowed where it
+    stands."""
+
+    def bitmask_behind(self, num_accepted: int) -> bytes | None:
+        """What the grammar, if there is one, allows behind so many of the drafts."""
+        if num_accepted == 0 or self.grammar_bitmask is None:
+            return self.grammar_bitmask
+        return self.draft_bitmasks[num_accepted - 1]
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import final
 
-from actors.engine.sequence import Sequence
+from actors.engine.sequence import Foreseen, Sequence
 from protocol.ids import Slot
 from protocol.step import StepPlan
 
@@ -28,7 +28,11 @@ class StepDraft:
         """Tokens to compute, in the order of the plan's rows."""
         self.guesses: dict[Sequence, list[int]] = {}
         """At the tokens after these; they take part of what nobody else had of the budget."""
+        self.guessed_bitmasks: dict[Sequence, list[bytes]] = {}
+        """What is allowed behind each guess, of sequences with a grammar."""
         self.num_guesses = 0
+        self.num_foreseen = 0
+        """Those of them that come from grammars."""
         self.admitted: list[Sequence] = []
         self.preempted: list[Sequence] = []
         self.is_awaited = False
@@ -58,6 +62,12 @@ class StepDraft:
         self.guesses[sequence] = token_ids
         self.num_guesses += len(token_ids)
 
+    def foresee(self, sequence: Sequence, foreseen: list[Foreseen]) -> None:
+        """The same for guesses of the sequence's grammar."""
+        self.guess(sequence, [one.token_id for one in foreseen])
+        self.guessed_bitmasks[sequence] = [one.bitmask for one in foreseen]
+        self.num_foreseen += len(foreseen)
+
     def give_up(self, sequence: Sequence) -> None:
         """A sequence is preempted after it had its share of this step."""
         count = self.counts.pop(sequence, 0)
@@ -67,7 +77,8 @@ class StepDraft:
     def as_plan(self, freed_slots: list[Slot]) -> StepPlan:
         new_sequences = [sequence.as_new() for sequence in self.admitted]
         if self.guesses:
-            rows = [sequence.plan_row(count, self.guesses.get(sequence, ())) for sequence, count in self.counts.items()]
+            guesses, bitmasks = self.guesses, self.guessed_bitmasks
+            rows = [s.plan_row(count, guesses.get(s, ()), bitmasks.get(s, ())) for s, count in self.counts.items()]
         else:
             rows = [sequence.plan_row(count) for sequence, count in self.counts.items()]
         self.is_awaited = any(row.grammar_bitmask is not None for row in rows)

@@ -5,18 +5,31 @@ state to the scheduler, which asks it for each token of its sequence.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from actors.engine.sequence import Foreseen
 from protocol.sampling import Grammar
 
 MAX_ERROR_CHARS = 300
 MAX_REMEMBERED = 32
 """Grammars that are kept compiled."""
+MOST_NARROW_BYTES = 24
+"""A mask with more bytes that are not 0 allows too much for a guess at what comes."""
+MAX_HABITS = 64
+"""Narrow masks for which a sequence remembers what it chose."""
+
+
+class Habit(NamedTuple):
+    """What a sequence chose where little was allowed."""
+
+    token_id: int
+    is_reliable: bool
+    """It did not choose something else the time before: digits are no habit."""
 
 
 @final
@@ -31,6 +44,10 @@ class GrammarState:
         self._matcher = matcher
         self._num_mask_bytes = num_mask_bytes
         self._bitmask: bytes | None = None
+        self._ahead: deque[Foreseen] = deque()
+        """What has been foreseen from here on."""
+        self._habits: dict[int, Habit] = {}
+        """By the hash of a narrow mask."""
 
     @property
     def error(self) -> str | None:
@@ -44,7 +61,12 @@ class GrammarState:
 
     def accept(self, token_id: int) -> bool:
         """Move on by one token; False, with `error` set, if it is not allowed here."""
+        self._remember(token_id)
         self._bitmask = None
+        if self._ahead and self._ahead[0].token_id == token_id:
+            self._bitmask = self._ahead.popleft().bitmask
+        else:
+            self._ahead.clear()
         return bool(self._matcher.consume_token(token_id))
 
     def bitmask(self) -> bytes:
@@ -53,9 +75,52 @@ class GrammarState:
         May be slow, and may set `error` (the grammar is too ambiguous here to be followed within limits).
         """
         if self._bitmask is None:
-            mask: bytes = self._matcher.compute_bitmask()  # one word longer than the vocabulary needs
-            self._bitmask = mask[: self._num_mask_bytes].ljust(self._num_mask_bytes, b"\0")
+            self._bitmask = self._compute_bitmask(self._matcher)
         return self._bitmask
+
+    def look_ahead(self, count: int) -> list[Foreseen]:
+        """At most `count` tokens from here on, while the mask leaves only one, or few of which this sequence has chosen
+        one before: the blanks and quotes of one JSON text are mostly alike. No token that ends it is foreseen.
+
+        Goes on in a copy of the matcher, so that it can set no `error`. What it computed is kept for `accept`.
+        """
+        matcher: LLMatcher | None = None
+        mask = self.bitmask()
+        self._ahead.clear()
+        followed: set[bytes] = set()  # a habit is worth one guess: where digits may stand, more digits may
+        while len(self._ahead) < count and mask not in followed and (token_id := self._likely(mask)) is not None:
+            followed.add(mask)
+            if matcher is None:
+                matcher = self._matcher.deep_copy()
+            if not matcher.consume_token(token_id) or matcher.is_stopped():
+                break
+            mask = self._compute_bitmask(matcher)
+            if matcher.is_error():
+                break
+            self._ahead.append(Foreseen(token_id, mask))
+        return list(self._ahead)
+
+    def _compute_bitmask(self, matcher: LLMatcher) -> bytes:
+        mask: bytes = matcher.compute_bitmask()  # one word longer than the vocabulary needs
+        return mask[: self._num_mask_bytes].ljust(self._num_mask_bytes, b"\0")
+
+    def _likely(self, mask: bytes) -> int | None:
+        num_bytes = len(mask) - mask.count(0)
+        if num_bytes > MOST_NARROW_BYTES:
+            return None
+        last = len(mask.rstrip(b"\0")) - 1
+        if num_bytes == 1 and mask[last].bit_count() == 1:
+            return last * 8 + mask[last].bit_length() - 1
+        habit = self._habits.get(hash(mask))
+        return habit.token_id if habit is not None and habit.is_reliable else None
+
+    def _remember(self, token_id: int) -> None:
+        mask = self._bitmask
+        if mask is not None and 1 < len(mask) - mask.count(0) <= MOST_NARROW_BYTES:
+            if len(self._habits) == MAX_HABITS:
+                self._habits.clear()
+            habit = self._habits.get(hash(mask))
+            self._habits[hash(mask)] = Habit(token_id, habit is None or habit.token_id == token_id)
 
     def copy(self) -> GrammarState:
         """A state of its own at the same place."""

@@ -43,6 +43,9 @@ from protocol.step import StepPlan
 HEARTBEAT_SECONDS = 1.0
 MAX_COMPILATIONS = 1
 """Grammars at once: they compete with the compute threads."""
+JUMPING_DEVICES = ("cpu", "none")
+"""Where a step with a few more tokens takes a little longer. On a GPU only steps with one token per row are recorded
+graphs (gpu/graph_plan.py); whether what a grammar foresees is worth a step without one was never measured."""
 UNKNOWN_SECONDS = 2.0
 """How long a request that is asked for again and not known may still be on its way to us."""
 
@@ -275,6 +278,7 @@ def make_engine(
         enable_prefix_caching=spec.enable_prefix_caching,
         vocab_size=facts.vocab_size,
         max_loras=spec.max_loras,
+        jumps_ahead=facts.device in JUMPING_DEVICES,
     )
     compiler = GrammarCompiler(spec.checkpoint, facts.vocab_size)
     plans_ahead = facts.device != "cpu" if spec.async_scheduling is None else spec.async_scheduling

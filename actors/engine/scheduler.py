@@ -27,7 +27,7 @@ from actors.engine.proposer import Proposer
 from actors.engine.residents import Residents
 from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.sequence import Constraint, Sequence, SequenceStatus
-from actors.engine.shares import admit_waiting, extend_running, guess_ahead
+from actors.engine.shares import MOST_JUMPING, admit_waiting, extend_running, guess_ahead
 from actors.engine.step_counts import StepCounts
 from actors.engine.waiting import WaitingQueue
 from protocol.engine_stats import EngineStats
@@ -186,8 +186,10 @@ class Scheduler:
         for sequence in draft.admitted:
             if sequence.scheduled_at is None:
                 sequence.scheduled_at = now
-        if self._proposer is not None:
-            guess_ahead(draft, self._running, self._proposer)
+        foresees = config.jumps_ahead and len(draft.counts) <= MOST_JUMPING
+        foresees = foresees and any(sequence.grammar is not None for sequence in draft.counts)
+        if foresees or self._proposer is not None:
+            guess_ahead(draft, self._running, self._proposer, foresees=foresees)
         if not draft.counts:
             is_held = self.hold and not self.num_begun
             assert self._in_flight or is_held or self._awaits_adapters(), f"no progress with {self!r}"
@@ -204,18 +206,15 @@ class Scheduler:
         assert self._in_flight, "there is no step to commit"
         draft = self._in_flight.popleft()
         assert plan.step == result.step == draft.number, f"step {draft.number} is due, not {plan.step}/{result.step}"
-        self._chunk_budget.observe(draft.num_decodes, draft.num_prefill_tokens, seconds)
+        self._chunk_budget.observe(draft.num_decodes + draft.num_foreseen, draft.num_prefill_tokens, seconds)
         if result.prompt_logprobs:
             sequences = dict(zip((row.slot for row in plan.rows), draft.counts, strict=True))
             for chunk in result.prompt_logprobs:
                 sequence = sequences[chunk.slot]
                 if sequence.is_live:
                     sequence.gather_prompt_logprobs(chunk, is_lost=sequence in draft.lost)
-        if draft.guesses:
-            self._num_drafts += len(draft.guesses)
-            self._num_draft_tokens += draft.num_guesses
-            self._num_accepted_tokens += sum(one.num_accepted for one in result.sampled)
-        self._step_counts.note(draft.num_taken, [one.num_accepted for one in result.sampled] if draft.guesses else ())
+        accepted = self._count_guesses(draft, plan, result) if draft.num_guesses > draft.num_foreseen else ()
+        self._step_counts.note(draft.num_taken, accepted)
         outputs: list[Addressed] = []
         sampled, drafts = iter(result.sampled), iter(result.drafts)
         pooled = {one.slot: one for one in result.pooled}
@@ -285,6 +284,16 @@ class Scheduler:
         return f"<Scheduler {len(self._running)} running, {len(self._waiting)} waiting, {self._pool!r}>"
 
     # -------------------------------------------------------------------------------- results of a step
+
+    def _count_guesses(self, draft: StepDraft, plan: StepPlan, result: StepResult) -> list[int]:
+        """Count the proposer's; returns how many were right, per row that may have had some. What grammars foresee is
+        nobody's merit."""
+        sampling = zip((row for row in plan.rows if row.sample), result.sampled, strict=True)
+        accepted = [one.num_accepted for row, one in sampling if row.grammar_bitmask is None]
+        self._num_drafts += len(draft.guesses) - len(draft.guessed_bitmasks)
+        self._num_draft_tokens += draft.num_guesses - draft.num_foreseen
+        self._num_accepted_tokens += sum(accepted)
+        return accepted
 
     def _commit_row(
         self, sequence: Sequence, row: Row, sampled: Sampled | None, keeps_kv: bool, pooled: Pooled | None

@@ -26,6 +26,8 @@ class SchedulerConfig:
     """Token ids are below this."""
     max_loras: int = 0
     """Adapters that the runner holds at once."""
+    jumps_ahead: bool = True
+    """Whether several tokens that a grammar foresees are computed in one step."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
-from typing import Protocol, final
+from typing import NamedTuple, Protocol, final
 
 from actors.engine.block_hashes import BlockHashes
 from actors.engine.ngrams import NgramIndex
@@ -25,6 +25,13 @@ class SequenceStatus(enum.Enum):
     """Also when aborted, then without a finish reason."""
 
 
+class Foreseen(NamedTuple):
+    """A token that is likely to come, and what is allowed after it, as protocol.step.Row.grammar_bitmask describes."""
+
+    token_id: int
+    bitmask: bytes
+
+
 class Constraint(Protocol):
     """What limits the next token of one sequence; actors/engine/grammar.py has the real one."""
 
@@ -41,6 +48,10 @@ class Constraint(Protocol):
 
     def bitmask(self) -> bytes:
         """The allowed next tokens, as protocol.step.Row.grammar_bitmask describes."""
+
+    def look_ahead(self, count: int) -> list[Foreseen]:
+        """At most `count` tokens that must come next, or probably will. Each is allowed after those before it, and
+        something may follow each."""
 
 
 @final
@@ -186,8 +197,9 @@ class Sequence:
             lora_id=self.lora_id,
         )
 
-    def plan_row(self, count: int, drafts: Collection[int] = ()) -> Row:
-        """A row with the next `count` tokens, which are planned from now on, and guesses at those after them."""
+    def plan_row(self, count: int, drafts: Collection[int] = (), bitmasks: Collection[bytes] = ()) -> Row:
+        """A row with the next `count` tokens, which are planned from now on, and guesses at those after them; with a
+        grammar, also what is allowed behind each."""
         assert self.slot is not None
         start = self.num_planned_tokens
         end = start + count
@@ -201,7 +213,7 @@ class Sequence:
         self.num_pending_tokens += 1
         bitmask = None if self.grammar is None else self.grammar.bitmask()
         token_ids += drafts
-        return Row(self.slot, start, token_ids, self.block_table, True, bitmask, len(drafts))
+        return Row(self.slot, start, token_ids, self.block_table, True, bitmask, len(drafts), list(bitmasks))
 
     def append(self, token_id: int, logprobs: TokenLogprobs | None) -> None:
         """Take in a sampled token; with its log-probabilities if the request asked for them."""

@@ -231,6 +231,11 @@ def draft_row(count: int, num_drafts: int, guess: int = 9) -> Row:
     return Row(Slot(0), 0, token_ids, [0], True, None, num_drafts)
 
 
+def masked_draft_row(draft_bitmasks: list[bytes], guess: int = 9) -> Row:
+    one = draft_row(len(PROMPT) + 1, 1, guess)
+    return msgspec.structs.replace(one, grammar_bitmask=only([9], 512), draft_bitmasks=draft_bitmasks)
+
+
 SAMPLING = plan(1, row(sample=True), new=(SEQUENCE,))
 
 
@@ -262,7 +267,10 @@ BAD_PLANS: list[tuple[str, list[StepPlan]]] = [
     ("starts at 1", [plan(1, row(1, 2), new=(SEQUENCE,))]),
     ("starts at 0", [plan(1, row(0, 2), new=(SEQUENCE,)), plan(2, row(0, 5))]),
     ("no token", [plan(1, draft_row(1, 1), new=(SEQUENCE,))]),
-    ("must not have any", [plan(1, msgspec.structs.replace(draft_row(6, 1), sample=False), new=(SEQUENCE,))]),
+    ("does not sample", [plan(1, msgspec.structs.replace(draft_row(6, 1), sample=False), new=(SEQUENCE,))]),
+    ("0 draft_bitmasks", [plan(1, masked_draft_row([]), new=(SEQUENCE,))]),
+    ("must have 64 bytes", [plan(1, masked_draft_row([b""]), new=(SEQUENCE,))]),
+    ("not what the grammar allows", [plan(1, masked_draft_row([only([9], 512)], guess=8), new=(SEQUENCE,))]),
     ("draft 512 is not", [plan(1, draft_row(6, 1, 512), new=(SEQUENCE,))]),
     ("samples before its end", [plan(1, draft_row(5, 1), new=(SEQUENCE,))]),
     ("computes nothing", [plan(1, row(0, 0), new=(SEQUENCE,))]),

@@ -116,6 +116,7 @@ class Driver:
         pending: bool = False,
         failing: Sequence[Driven] = (),
         drafts: dict[Slot, list[int]] | None = None,
+        draft_bitmasks: dict[Slot, list[bytes]] | None = None,
     ) -> StepResult:
         """One plan that computes the next so many tokens of each sequence, sampling those that catch up.
 
@@ -124,6 +125,8 @@ class Driver:
         """
         drafts = drafts or {}
         rows = [self._row(s, count, (bitmasks or {}).get(s.slot), drafts.get(s.slot, [])) for s, count in work]
+        if draft_bitmasks:
+            rows = [msgspec.structs.replace(row, draft_bitmasks=draft_bitmasks.get(row.slot, [])) for row in rows]
         new = [
             NewSequence(
                 slot=s.slot,
@@ -415,6 +418,42 @@ def check_grammar_bitmask_binds(make_runner: MakeRunner, driver: Driver) -> None
             driver.free(sequence)
 
 
+def check_drafts_of_a_grammar_change_no_token(make_runner: MakeRunner, driver: Driver) -> None:
+    """The mask of each place is its own, and what is drafted is allowed there."""
+    vocab_size = driver.runner.facts.vocab_size
+    slot = Slot(1)
+
+    def allowed(place: int) -> list[int]:
+        return [(37 * place + 11 * index) % vocab_size for index in range(6)]
+
+    for wish in (params(12), params(12, temperature=0.9, logprobs=1, repetition_penalty=1.3)):
+        plain = driver.admit(1, a_prompt(driver, 15), wish)
+        driver.step((plain, 15), bitmasks={slot: only(allowed(0), vocab_size)})
+        while len(plain.output) < 12:
+            driver.step((plain, 1), bitmasks={slot: only(allowed(len(plain.output)), vocab_size)})
+        driver.free(plain)
+        guessed = driver.admit(1, a_prompt(driver, 15), wish)
+        beside = driver.admit(2, a_prompt(driver, 6, 2), params(20))
+        driver.step((guessed, 15), (beside, 6), bitmasks={slot: only(allowed(0), vocab_size)})
+        for num_right, num_drafts in ((3, 3), (1, 4), (0, 2), (2, 3)):
+            known = len(guessed.output)
+            masks = [only(allowed(known + index), vocab_size) for index in range(num_drafts + 1)]
+            drafts = plain.output[known : known + num_right]
+            for place in range(known + num_right, known + num_drafts):
+                drafts.append(next(token_id for token_id in allowed(place) if token_id != plain.output[place]))
+            result = driver.step(
+                (beside, 1),
+                (guessed, 1),
+                bitmasks={slot: masks[0]},
+                drafts={slot: drafts},
+                draft_bitmasks={slot: masks[1:]},
+            )
+            assert result.sampled[1].num_accepted == num_right
+            assert guessed.output == plain.output[: known + num_right + 1]
+        for sequence in (guessed, beside):
+            driver.free(sequence)
+
+
 def check_vectors_do_not_depend_on_chunks_or_company(make_runner: MakeRunner, driver: Driver) -> None:
     prompts = [a_prompt(driver, length, length) for length in (1, 17, 33)]
     poolings = [PoolingParams(kind, normalize=kind is not Pooling.MEAN) for kind in Pooling]
@@ -529,6 +568,7 @@ CHECKS: tuple[Callable[[MakeRunner, Driver], None], ...] = (
     check_logprobs_shapes,
     check_prompt_logprobs_cover_the_prompt,
     check_grammar_bitmask_binds,
+    check_drafts_of_a_grammar_change_no_token,
     check_vectors_do_not_depend_on_chunks_or_company,
     check_vectors_are_cut_and_then_normalised,
     check_shared_blocks_change_no_vector,

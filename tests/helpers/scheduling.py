@@ -13,7 +13,7 @@ from actors.engine.adapter_places import AdapterChange
 from actors.engine.proposer import Proposer, make_proposer
 from actors.engine.scheduler import Addressed, Scheduler
 from actors.engine.scheduler_config import SchedulerConfig
-from actors.engine.sequence import Constraint, Sequence
+from actors.engine.sequence import Constraint, Foreseen, Sequence
 from gpu.fake_runner import FakeRunner
 from gpu.lora_checkpoint import AdapterWeights
 from gpu.runner import Runner
@@ -191,12 +191,17 @@ class Oracle:
 
 
 class ScriptedGrammar:
-    """Allows exactly these tokens, one after the other; may be told to fail when a mask is asked for."""
+    """Allows exactly these tokens, one after the other; may be told to fail when a mask is asked for. With `others` it
+    allows the next higher token as well, each time. If it `foresees`, it does so by its script."""
 
-    def __init__(self, script: Iterable[int], fail_at: int | None = None) -> None:
+    def __init__(
+        self, script: Iterable[int], fail_at: int | None = None, *, others: bool = False, foresees: bool = False
+    ) -> None:
         self.error: str | None = None
         self._script = list(script)
         self._fail_at = fail_at
+        self._others = others
+        self._foresees = foresees
         self._accepted = 0
 
     @property
@@ -204,7 +209,7 @@ class ScriptedGrammar:
         return self._accepted == len(self._script)
 
     def accept(self, token_id: int) -> bool:
-        if self.is_finished or self._script[self._accepted] != token_id:
+        if self.is_finished or token_id not in self._allowed(self._accepted):
             self.error = f"token {token_id} is not allowed"
             return False
         self._accepted += 1
@@ -213,7 +218,15 @@ class ScriptedGrammar:
     def bitmask(self) -> bytes:
         if self._accepted == self._fail_at:
             self.error = "too ambiguous"
-        return only(self._script[self._accepted : self._accepted + 1], VOCAB_SIZE)
+        return only(self._allowed(self._accepted), VOCAB_SIZE)
+
+    def look_ahead(self, count: int) -> list[Foreseen]:
+        places = range(self._accepted, len(self._script) - 1)[: count if self._foresees else 0]
+        return [Foreseen(self._script[place], only(self._allowed(place + 1), VOCAB_SIZE)) for place in places]
+
+    def _allowed(self, place: int) -> list[int]:
+        token_ids = self._script[place : place + 1]
+        return [*token_ids, *(token_id + 1 for token_id in token_ids)] if self._others else token_ids
 
 
 def alone(checkpoint: Path, request: EngineCoreRequest) -> Bench:

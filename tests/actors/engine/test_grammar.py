@@ -158,9 +158,51 @@ def test_truncation_in_the_tokeniser_file_does_not_matter(checkpoint: Path, tmp_
     assert allowed(state) == {TOKENIZER.token_to_id(IM_END)}
 
 
+def follow(state: GrammarState, text: str) -> None:
+    """As an engine does, which asks for each mask."""
+    for one in text:
+        assert token(one) in allowed(state)
+        assert state.accept(token(one))
+
+
+def test_forced_tokens_are_foreseen_up_to_the_last_and_with_what_follows_each(compiler: GrammarCompiler):
+    state, plain = compiler.compile(regex("a?wxyz")), compiler.compile(regex("a?wxyz"))
+    assert state.look_ahead(9) == []
+    assert state.accept(token("a"))
+    assert plain.accept(token("a"))
+    foreseen = state.look_ahead(9)
+    assert [one.token_id for one in foreseen] == [token("w"), token("x"), token("y")]
+    assert [one.token_id for one in state.look_ahead(2)] == [token("w"), token("x")]
+    for one in foreseen:
+        assert state.accept(one.token_id)
+        assert plain.accept(one.token_id)
+        assert state.bitmask() == one.bitmask == plain.bitmask()
+    assert state.look_ahead(9) == []
+    assert state.accept(token("z"))
+    assert state.is_finished
+
+
+def test_a_foreseen_token_that_did_not_come_is_forgotten(compiler: GrammarCompiler):
+    state = compiler.compile(regex("(a[,;]bc)+"))
+    follow(state, "a,bca")
+    assert [one.token_id for one in state.look_ahead(3)] == [token(text) for text in ",bc"]
+    follow(state, ";")
+    assert allowed(state) == {token("b")}
+    follow(state, "bca")
+    assert state.look_ahead(3) == []  # not a habit any more
+
+
+def test_looking_ahead_sets_no_error_and_moves_nothing(compiler: GrammarCompiler):
+    state = compiler.compile(regex("(ab)+"))
+    for _ in range(3):
+        state.look_ahead(9)
+    assert state.error is None
+    assert allowed(state) == {token("a")}
+
+
 @pytest.mark.parametrize("ignore_eos", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_constrained_requests_give_valid_json(
+def test_constrained_requests_give_valid_json_in_fewer_steps_and_with_the_same_tokens(
     checkpoint: Path, compiler: GrammarCompiler, temperature: float, ignore_eos: bool
 ):
     grammar = schema(
@@ -171,14 +213,19 @@ def test_constrained_requests_give_valid_json(
             "additionalProperties": False,
         }
     )
-    bench = Bench(checkpoint, a_config(num_blocks=64, block_size=16, max_model_len=256))
+    sizes = {"num_blocks": 64, "block_size": 16, "max_model_len": 256, "max_num_seqs": 2}
+    benches = [Bench(checkpoint, a_config(jumps_ahead=jumps_ahead, **sizes)) for jumps_ahead in (False, True)]
+    for bench in benches:
+        for index in range(8):
+            request = a_request(str(index), [40 + index], max_tokens=200, temperature=temperature, seed=index)
+            wish = {"grammar": grammar, "eos_token_ids": [] if ignore_eos else sorted(EOS)}
+            params = msgspec.structs.replace(request.sampling_params, **wish)
+            bench.add(msgspec.structs.replace(request, sampling_params=params), compiler.compile(grammar))
+        bench.run()
+    plain, jumping = benches
+    assert len(jumping.plans) < 0.9 * len(plain.plans)
     for index in range(8):
-        request = a_request(str(index), [40 + index], max_tokens=200, temperature=temperature, seed=index)
-        wish = {"grammar": grammar, "eos_token_ids": [] if ignore_eos else sorted(EOS)}
-        params = msgspec.structs.replace(request.sampling_params, **wish)
-        bench.add(msgspec.structs.replace(request, sampling_params=params), compiler.compile(grammar))
-    bench.run()
-    for index in range(8):
-        assert bench.reason(str(index)) is FinishReason.STOP
-        value = json.loads(TOKENIZER.decode(bench.tokens(str(index))))
+        assert jumping.tokens(str(index)) == plain.tokens(str(index))
+        assert jumping.reason(str(index)) is plain.reason(str(index)) is FinishReason.STOP
+        value = json.loads(TOKENIZER.decode(jumping.tokens(str(index))))
         assert sorted(value) == ["fresh", "name"]

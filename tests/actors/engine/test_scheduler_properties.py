@@ -90,8 +90,10 @@ def told(story: Story) -> tuple[object, ...]:
     return (story.tokens, story.logprobs, story.prompt_logprobs, how)
 
 
-def grammar_for(request: EngineCoreRequest) -> ScriptedGrammar | None:
-    return None if request.sampling_params.grammar is None else ScriptedGrammar(SCRIPT)
+def grammar_for(request: EngineCoreRequest, *, foresees: bool) -> ScriptedGrammar | None:
+    """What it foresees is always right, or half of the time."""
+    params = request.sampling_params
+    return None if params.grammar is None else ScriptedGrammar(SCRIPT, others=params.seed > 1, foresees=foresees)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -168,13 +170,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         made = self.run_undisturbed(request).tokens[:known]
         request = msgspec.structs.replace(request, continuation_token_ids=made)
         self.stories.append(Story(request, list(made)))
-        self.take(self.scheduler.add(request, grammar_for(request)))
+        self.take(self.scheduler.add(request, grammar_for(request, foresees=True)))
 
     @precondition(lambda self: self.scheduler.has_work)
     @rule(data=st.data())
     def add_twice(self, data: st.DataObject):
         story = data.draw(st.sampled_from([story for story in self.stories if self.is_open(story)]))
-        self.take(self.scheduler.add(story.request, grammar_for(story.request)))
+        self.take(self.scheduler.add(story.request, grammar_for(story.request, foresees=True)))
         assert story.end is not None
 
     @precondition(lambda self: self.stories)
@@ -372,7 +374,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if key not in self.undisturbed:
             sizes = {"max_num_batched_tokens": 64, "max_model_len": MAX_MODEL_LEN, "enable_prefix_caching": False}
             bench = Bench(self.checkpoint, a_config(max_loras=1, **sizes))
-            bench.add(request, grammar_for(request))
+            bench.add(request, grammar_for(request, foresees=False))
             bench.run()
             story = Story(request, list(request.continuation_token_ids))
             for output in bench.outputs[request.request_id]:

@@ -11,6 +11,7 @@ from actors.engine.ngrams import NgramIndex
 from actors.engine.proposer import NgramProposer, make_proposer
 from actors.engine.scheduler import Scheduler
 from actors.engine.sequence import Sequence
+from actors.engine.shares import MOST_JUMPING
 from protocol.ids import Slot
 from protocol.messages import EngineCoreOutput, FinishReason
 from protocol.sampling import Grammar
@@ -123,6 +124,50 @@ def test_guesses_take_only_what_is_left_of_the_step_and_of_the_blocks(tiny: Path
     assert max(sum(len(row.token_ids) for row in plan.rows) for plan in bench.plans) == 4
     for request in requests:
         assert bench.tokens(request.request_id) == alone(tiny, request).tokens(request.request_id)
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {},
+        {"temperature": 1.0, "logprobs": 2, "frequency_penalty": 1.0},
+        {"temperature": 1.0, "stop_token_ids": [12, 13], "min_tokens": 7},
+        {"max_tokens": 6},
+        {"allowed_token_ids": [*range(3, 12)]},  # at last there is nothing that may come
+    ],
+)
+def test_what_a_grammar_foresees_changes_no_token(tiny: Path, wish: dict, others: bool):
+    script = [9, 8, 7, 6, 5, 4, 5, 6, 7, 8, 9, 12, 20, 3]
+    request = a_request("a", **{"max_tokens": 30, "grammar": Grammar("scripted"), **wish})
+    benches = [Bench(tiny, a_config(jumps_ahead=jumps_ahead)) for jumps_ahead in (False, True)]
+    for bench in benches:
+        bench.add(request, ScriptedGrammar(script, others=others, foresees=True))
+        bench.add(a_request("b", [9, 8], max_tokens=9))
+        bench.run()
+    plain, jumping = benches
+    assert told(jumping.outputs["a"]) == told(plain.outputs["a"])
+    assert jumping.tokens("b") == plain.tokens("b")
+    assert not any(row.num_drafts for plan in plain.plans for row in plan.rows)
+    assert any(row.num_drafts for plan in jumping.plans for row in plan.rows)
+    assert jumping.scheduler.stats().spec_decode_num_drafts == 0
+
+
+def test_forced_tokens_take_one_step(tiny: Path):
+    bench = Bench(tiny, a_config())
+    bench.add(a_request(grammar=Grammar("scripted"), max_tokens=20), ScriptedGrammar(range(7, 15), foresees=True))
+    bench.run()
+    assert bench.tokens("a") == [*range(7, 15)]
+    assert [row.num_drafts for plan in bench.plans for row in plan.rows] == [0, 6]
+
+
+def test_grammars_are_not_asked_what_they_foresee_where_many_decode(tiny: Path):
+    bench = Bench(tiny, a_config(max_num_seqs=8))
+    for index in range(MOST_JUMPING + 1):
+        grammar = ScriptedGrammar([7, 8, 9, 7, 8, 9], foresees=True)
+        bench.add(a_request(str(index), grammar=Grammar("scripted"), max_tokens=20), grammar)
+    bench.run()
+    assert not any(row.num_drafts for plan in bench.plans for row in plan.rows)
 
 
 def test_a_row_with_a_grammar_has_no_guesses(tiny: Path):
