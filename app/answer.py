@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
 import trio
 from attrs import define
 
@@ -16,7 +17,7 @@ from app.engine import EngineClient, Generation, Prompt
 from app.metrics import Metrics
 from app.request_metrics import EndedSequence
 from app.schemas.usage import Usage, usage
-from protocol.errors import RequestFailedError, UnavailableError
+from protocol.errors import RequestFailedError, TrillmError, UnavailableError
 from protocol.messages import FinishReason, RequestOutput
 from protocol.timeline import Timeline, then
 
@@ -46,6 +47,7 @@ class Answer:
         self._generation = generation
         self._metrics = metrics.requests
         self._n = n
+        self._failure: TrillmError | None = None
         self._began = trio.current_time()
         self._choices = [
             _Progress(len(prompt.prompt_token_ids), prompt.sampling_params.max_tokens) for prompt in prompts
@@ -57,7 +59,7 @@ class Answer:
 
     @property
     def finished(self) -> bool:
-        return self._generation.finished
+        return self._generation.finished and self._failure is None
 
     @property
     def finish_reasons(self) -> list[str]:
@@ -66,14 +68,21 @@ class Answer:
 
     async def receive(self) -> list[tuple[int, RequestOutput]]:
         """What is new, per choice. Raises EngineDeadError, RequestFailedError, DeadlineError, and UnavailableError
-        (draining, or queued for too long)."""
+        (draining, or queued for too long). What came together with the end of a choice that failed is told first."""
+        if self._failure is not None:
+            raise self._failure
         outputs = await self._generation.receive()
         now = trio.current_time()
         for index, output in outputs:
             self._observe(self._choices[index], output, now)
-        for _, output in outputs:
-            _raise_failure(output)
-        return outputs
+        self._failure = next((failure for _, output in outputs if (failure := _failure(output))), None)
+        if self._failure is None:
+            return outputs
+        before = [(index, output if _failure(output) is None else _unended(output)) for index, output in outputs]
+        told = [(index, output) for index, output in before if output.text or output.token_ids or output.finish_reason]
+        if not told:
+            raise self._failure
+        return told
 
     def usage(self) -> Usage:
         """Of the whole request so far. The prompt counts once, however many choices it has."""
@@ -143,9 +152,15 @@ async def open_answer(
             answer.close()
 
 
-def _raise_failure(output: RequestOutput) -> None:
+def _failure(output: RequestOutput) -> TrillmError | None:
     if output.finish_reason is FinishReason.ERROR:
-        raise RequestFailedError(output.error or "The engine ended this request with an error")
+        return RequestFailedError(output.error or "The engine ended this request with an error")
     if output.finish_reason is FinishReason.ABORT:
         told = output.error or "The server ended this request before its answer was complete"
-        raise UnavailableError(told, code="aborted")
+        return UnavailableError(told, code="aborted")
+    return None
+
+
+def _unended(output: RequestOutput) -> RequestOutput:
+    """Its tokens alone: a reader who was slow finds them in one delta with the end."""
+    return msgspec.structs.replace(output, finish_reason=None, stop_reason=None, error=None)

@@ -150,6 +150,26 @@ async def test_a_request_that_fails_alone_is_told_and_its_siblings_are_aborted()
     assert under_test.engine.num_aborted == 1
 
 
+@pytest.mark.parametrize("kind", ["chat", "complete"])
+async def test_tokens_that_came_together_with_a_failure_are_told_before_it(kind: str) -> None:
+    def texts(reply: Any) -> list[str]:
+        choices = [choice for chunk in chunks(reply.text) for choice in chunk.get("choices", [])]
+        assert all("error" not in chunk for chunk in chunks(reply.text)[:-1])
+        return ["".join(told(c) for c in choices if c["index"] == index) for index in range(2)]
+
+    def told(choice: dict[str, Any]) -> str:
+        return choice["text"] if "text" in choice else choice["delta"].get("content", "")
+
+    fields = {"n": 2, "stream": True}
+    of_three = make_app(tokens_per_delta=3)
+    whole = texts(await (of_three.chat if kind == "chat" else of_three.complete)(max_tokens=6, **fields))
+    failing = make_app(tokens_per_delta=3, fails_after={1: 6})
+    reply = await (failing.chat if kind == "chat" else failing.complete)(**fields)
+    assert texts(reply) == whole
+    assert chunks(reply.text)[-1]["error"]["message"] == "The grammar went wrong"
+    assert '"finish_reason":"' not in reply.text
+
+
 async def test_a_stream_that_the_server_ends_is_told_so_and_may_be_tried_again() -> None:
     under_test = make_app(fails_after={0: 2}, failure=FinishReason.ABORT)
     found = chunks((await under_test.chat(stream=True)).text)
