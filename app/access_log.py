@@ -55,6 +55,8 @@ class Access:
     """The route, as http_requests_total names it."""
     answer_id: str = "-"
     """The id in the answer's body."""
+    model: str = "-"
+    """The served name that was asked for: the model's, or an adapter's."""
     num_prompt_tokens: int = 0
     num_tokens: int = 0
     finish: str = "-"
@@ -94,7 +96,8 @@ class Access:
         first = "-" if self.first_byte_at is None else f"{self.first_byte_at - self.began:.3f}"
         return (
             f'{self.label} {self.answer_id} "{printable(self.method)} {printable(self.path)}" '
-            f"{self.status or CLIENT_LEFT} tokens={self.num_prompt_tokens}+{self.num_tokens} finish={self.finish} "
+            f"{self.status or CLIENT_LEFT} model={printable(self.model)} "
+            f"tokens={self.num_prompt_tokens}+{self.num_tokens} finish={self.finish} "
             f"first_byte={first} seconds={now - self.began:.3f} bytes={self.num_sent} end={self.end}"
         )
 

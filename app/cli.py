@@ -8,6 +8,7 @@ import signal
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from types import FrameType
@@ -38,6 +39,16 @@ def config_sources() -> list[Config]:
     if path := os.environ.get("TRILLM_CONFIG"):
         sources.append(Dict(read_toml(path), use_commands_as_keys=False, source=path))
     return sources
+
+
+def warn_of_unknown_variables() -> None:
+    """Of TRILLM_* variables that set nothing: most likely misspelt. (The flags and the file are strict.)"""
+    known = {"TRILLM_CONFIG", "TRILLM_MODEL", *(f"TRILLM_{field.name.upper()}" for field in attrs.fields(Settings))}
+    for name in sorted(os.environ):
+        if name.startswith("TRILLM_") and name not in known:
+            near = get_close_matches(name, known, 1)
+            guess = f"; did you mean {near[0]}?" if near else ""
+            logging.getLogger("trillm").warning("%s is no setting, and is ignored%s", name, guess)
 
 
 def read_toml(path: str) -> dict[str, Any]:
@@ -71,6 +82,7 @@ def serve(model: str | None = None, *, settings: Annotated[Settings | None, Para
     """
     chosen = settings or Settings()
     set_up_logging(chosen.log_level)
+    warn_of_unknown_variables()
     from app.launch import serve as serve_forever
     from app.notify import take_variables
 
@@ -124,7 +136,8 @@ def set_up_logging(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for library in ("httpx", "hpack", "h2"):  # hpack tells each header at debug: keys, too
+        logging.getLogger(library).setLevel(logging.WARNING)
     logging.getLogger(accept_complaints.LOGGER).addFilter(accept_complaints.OneLineASecond())
 
 

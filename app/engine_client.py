@@ -364,6 +364,9 @@ class ActorEngineClient:
                     self._facts = facts
                     self._calls.hold_again(index, epoch, partial(self._actors.send_to_engine, index))
                     self._attached[index] = epoch
+                    if self.attached_once.is_set():
+                        waiting = sum(entry.engine is None for entry in self._live.values())
+                        logger.info("engine-%s serves again, and %s requests go on", index, waiting)
                     self._totals.attach(index, epoch, facts.num_blocks)
                     self.attached_once.set()
                     self._go_on()

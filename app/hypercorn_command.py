@@ -29,12 +29,20 @@ def create_app_from_environment() -> QuartTrio:
 
     Fetches the model if it is not there yet. What cannot be served ends this process with one sentence.
     """
-    from app.cli import fetch, keep_files_ours, refuse, set_up_logging, settings_from_environment
+    from app.cli import (
+        fetch,
+        keep_files_ours,
+        refuse,
+        set_up_logging,
+        settings_from_environment,
+        warn_of_unknown_variables,
+    )
 
     try:
         take_variables(os.environ)  # hypercorn does not speak with a service manager, and nobody else is to
         model, settings = settings_from_environment()
         set_up_logging(settings.log_level)
+        warn_of_unknown_variables()
         keep_files_ours()
         claim_to_be_the_only_worker()
         checkpoint = fetch(model, settings)

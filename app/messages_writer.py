@@ -163,7 +163,7 @@ class MessagesWriter:
 
     def _message(self, content: list[AnswerBlock], stop: Stop | None) -> MessagesAnswer:
         return MessagesAnswer(
-            id=self._head.id.replace("-", "_", 1),
+            id=self._head.id,
             model=self._head.model,
             content=content,
             stop_reason=None if stop is None else stop.stop_reason,

@@ -69,16 +69,19 @@ def tokens_as_ids(services: Services, fields: SamplingFields) -> bool:
     return services.return_tokens_as_token_ids if asked is None else asked
 
 
-def response_head(services: Services, fields: SamplingFields, prefix: str) -> Head:
-    """Under an id of the server's own making: what clients call their requests is only a label."""
+def response_head(services: Services, fields: SamplingFields, id_prefix: str) -> Head:
+    """Under an id of the server's own making, behind the prefix of its API: what clients call their requests
+    is only a label."""
     options = fields.stream_options
-    answer_id = f"{prefix}-{secrets.token_hex(16)}"
+    answer_id = f"{id_prefix}{secrets.token_hex(16)}"
+    model = services.model.name(fields.model)
     if has_request_context():
-        access_of(request).answer_id = answer_id
+        access = access_of(request)
+        access.answer_id, access.model = answer_id, model
     return Head(
         answer_id,
         int(services.clock()),
-        services.model.name(fields.model),
+        model,
         services.fingerprint,
         include_usage=bool(options and options.include_usage) or services.force_include_usage,
         continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),

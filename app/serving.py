@@ -62,6 +62,7 @@ class Service:
         """Reads the tokeniser, the template and the adapters, which may take a second. Raises CheckpointError, and
         BadRequestError for an adapter that is named as the model is."""
         self.settings = settings
+        self.directory = checkpoint.directory
         self.client = client
         names = settings.served_model_name or (checkpoint.name,)
         policy, modules = settings.adapter_policy, settings.modules
@@ -71,7 +72,11 @@ class Service:
         dialect = choose_dialect(
             settings.tool_call_parser, settings.reasoning_parser, template, tokenizer.special_tokens
         )
-        logger.info("tool calls are read as %s, thoughts as %s", dialect.tools or "text", dialect.reasoning or "text")
+        logger.info(
+            "tool calls of the model's own accord: %s; thoughts: %s",
+            dialect.tools or "not read (nothing shows it tools)",
+            dialect.reasoning or "not told apart",
+        )
         self.services = Services(
             engine=client,
             tokenizer=tokenizer,
@@ -175,7 +180,19 @@ async def announce(service: Service, url: str | None, began: float) -> None:
     if not service.client.alive:
         return
     service.client.admit()
+    logger.info("%s", what_is_served(service))
     logger.info("ready in %.1f s: %s%s", trio.current_time() - began, service.model_name, hint(service, url))
+
+
+def what_is_served(service: Service) -> str:
+    """In one line, for the log: the model's directory, and what the engine made of it."""
+    facts = service.services.facts()
+    tokens = facts.num_blocks * facts.block_size
+    return (
+        f"serving {service.directory} on {facts.device} in {facts.dtype}: a context of {facts.max_model_len} tokens, "
+        f"{facts.weights_bytes / 2**20:.0f} MiB of weights, a KV cache of {tokens} tokens "
+        f"({facts.kv_cache_bytes / 2**20:.0f} MiB)"
+    )
 
 
 def hint(service: Service, url: str | None) -> str:

@@ -33,7 +33,9 @@ def read_speculative_config(text: str | None) -> SpeculativeSpec | DraftModelSpe
     try:
         config = msgspec.json.decode(text.encode(), type=SpeculativeConfig)
     except msgspec.DecodeError as error:
-        raise BadRequestError(f"--speculative-config: {error}") from error
+        raise BadRequestError(
+            f"--speculative-config must be a JSON object with num_speculative_tokens, and method or model: {error}"
+        ) from error
     if not 1 <= config.num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
         raise BadRequestError(
             f"--speculative-config: num_speculative_tokens must be between 1 and {MAX_SPECULATIVE_TOKENS}, "

@@ -63,6 +63,11 @@ def _load_certificate(context: ssl.SSLContext, files: TlsFiles) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise StartError(f"--ssl-keyfile {keyfile} is not the key of --ssl-certfile {files.certfile}") from error
+        if files.keyfile is None:
+            raise StartError(
+                f"--ssl-certfile {files.certfile} does not hold a certificate and its key in PEM; is the key in a file "
+                f"of its own, for --ssl-keyfile? ({error})"
+            ) from error
         raise StartError(
             f"--ssl-certfile {files.certfile} and --ssl-keyfile {keyfile} are no certificate and key in PEM: "
             f"{error.reason or error}"

@@ -25,7 +25,7 @@ def chat_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
     async def create_chat_completion() -> Response:
         body = with_headers(await read_body(request, _DECODER, services.limits, services.drain))
         checked_interval(body)
-        chat = await prepare_chat(services, grammars, body, "chatcmpl")
+        chat = await prepare_chat(services, grammars, body, "chatcmpl-")
         return await respond(
             services,
             chat.prompts,

@@ -36,7 +36,7 @@ def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprin
         body = with_headers(await read_body(request, _DECODER, services.limits, services.drain))
         checked_interval(body)
         deadline = deadline_of(body.timeout, services.limits)
-        head = response_head(services, body, "cmpl")
+        head = response_head(services, body, "cmpl-")
         services.facts()
         if body.suffix:
             raise BadRequestError("suffix is not supported by this model", param="suffix")

@@ -38,7 +38,7 @@ def embedding_routes(services: Services) -> Blueprint:
         deadline = deadline_of(body.timeout, services.limits)
         head = (f"embd-{secrets.token_hex(16)}", int(services.clock()), services.model.name(body.model))
         access = access_of(request)
-        access.answer_id = head[0]
+        access.answer_id, access.model = head[0], head[2]
         pooling = _pooling(services, body)
         priority = ranged("priority", asked_priority(body.priority), -_INT32, _INT32 - 1, 0)
         salt = checked_cache_salt(body.cache_salt, services.limits)

@@ -67,6 +67,7 @@ def lora_routes(services: Services) -> Blueprint:
             before = adapters.put(Adapter(lora, int(services.clock())))
             if before is not None and before.lora.lora_id != lora.lora_id:
                 await give_up(before.lora.lora_id)
+        logger.info("adapter %r was loaded from %r", lora.name, lora.path)
         return _success(f"Success: LoRA adapter '{lora.name}' added successfully.")
 
     @routes.post("/v1/unload_lora_adapter")
@@ -76,6 +77,7 @@ def lora_routes(services: Services) -> Blueprint:
         async with one_at_a_time:
             removed = adapters.remove(body.lora_name, body.lora_int_id)
             await give_up(removed.lora.lora_id)
+        logger.info("adapter %r was unloaded", removed.name)
         return _success(f"Success: LoRA adapter '{removed.name}' removed successfully.")
 
     return routes

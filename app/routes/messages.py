@@ -34,7 +34,7 @@ def message_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
     async def create_message() -> Response:
         body = await read_body(request, _MESSAGES, services.limits, services.drain)
         as_chat = with_headers(chat_request(body, services.limits))
-        chat = await prepare_chat(services, grammars, as_chat, "msg")
+        chat = await prepare_chat(services, grammars, as_chat, "msg_")
         tells_thoughts = body.thinking is None or body.thinking.display != "omitted"
 
         def write(answer: Answer) -> Writer:

@@ -58,8 +58,8 @@ async def test_each_request_is_a_line_with_both_ids_and_what_it_took(lines: Line
     reply = await make_app().send("POST", COMPLETIONS, body, X_Request_Id="mine")
 
     found = re.fullmatch(
-        r'mine (cmpl-\w{32}) "POST /v1/completions" 200 tokens=3\+8 finish=length first_byte=\d+\.\d{3} '
-        r"seconds=\d+\.\d{3} bytes=(\d+) end=done",
+        r'mine (cmpl-\w{32}) "POST /v1/completions" 200 model=owner/dummy tokens=3\+8 finish=length '
+        r"first_byte=\d+\.\d{3} seconds=\d+\.\d{3} bytes=(\d+) end=done",
         lines.only(),
     )
     assert found is not None
@@ -92,14 +92,14 @@ async def test_times_are_those_of_the_first_byte_and_of_the_end(lines: Lines, au
 async def test_a_client_that_leaves_is_told_of(lines: Lines) -> None:
     await leave(make_app(), {"prompt": "Hi"})
 
-    assert " 499 tokens=" in lines.only()
+    assert " 499 model=owner/dummy tokens=" in lines.only()
     assert lines.only().endswith("bytes=0 end=client left")
 
 
 async def test_a_client_that_leaves_its_stream_is_told_of(lines: Lines) -> None:
     await leave(make_app(), {"prompt": "Hi", "stream": True})
 
-    assert " 200 tokens=" in lines.only()
+    assert " 200 model=owner/dummy tokens=" in lines.only()
     assert lines.only().endswith("end=client left")
 
 
@@ -118,14 +118,14 @@ async def test_what_the_server_itself_cuts_off_is_not_the_client_s_doing(lines: 
 async def test_a_stream_that_ended_with_an_error_says_so_though_its_status_was_200(lines: Lines) -> None:
     await make_app(dies_after=1).complete(max_tokens=4, stream=True)
 
-    assert re.search(r" 200 tokens=\d\+1 .* end=error \w+$", lines.only())
+    assert re.search(r" 200 model=owner/dummy tokens=\d\+1 .* end=error \w+$", lines.only())
 
 
 async def test_refusals_are_lines_wherever_they_come_from(lines: Lines) -> None:
     await make_app(refusal=UnavailableError("full")).complete()
     await make_app(api_keys=("secret",)).complete()
     await make_app().get("/nowhere")
-    found = [re.sub(r"^\S+ \S+ ", "", line).split(" tokens=")[0] for line in lines]
+    found = [re.sub(r"^\S+ \S+ ", "", line).split(" model=")[0] for line in lines]
 
     assert found == ['"POST /v1/completions" 503', '"POST /v1/completions" 401', '"GET /nowhere" 404']
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import trio
 
@@ -35,3 +37,19 @@ def test_a_mistake_of_our_own_keeps_its_traceback() -> None:
 
 def test_a_status_is_passed_on() -> None:
     assert cli.status_of(lambda: 0) == 0
+
+
+def test_misspelt_variables_are_warned_of(monkeypatch, caplog):
+    monkeypatch.setenv("TRILLM_PORT", "1")
+    monkeypatch.setenv("TRILLM_MAX_NUM_SEQ", "3")
+    cli.warn_of_unknown_variables()
+    assert [record.message for record in caplog.records] == [
+        "TRILLM_MAX_NUM_SEQ is no setting, and is ignored; did you mean TRILLM_MAX_NUM_SEQS?"
+    ]
+
+
+def test_no_level_has_a_library_tell_headers(monkeypatch):
+    """At debug hpack tells each header of HTTP/2, keys as well."""
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+    cli.set_up_logging("debug")
+    assert not logging.getLogger("hpack.hpack").isEnabledFor(logging.DEBUG)
