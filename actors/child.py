@@ -222,7 +222,7 @@ async def run_actor(spec: ActorSpec, control: Control) -> None:
 
 
 def log_as(name: str) -> None:
-    line = f"%(levelname)s {name}: %(message)s"
+    line = f"%(asctime)s %(levelname)s {name}: %(message)s"
     logging.basicConfig(level=logging.INFO, format=line, stream=sys.stderr, force=True)
 
 

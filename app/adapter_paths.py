@@ -38,7 +38,8 @@ class AdapterPolicy:
         or not it is there."""
         if not path.startswith("/") or "\0" in path or len(path) > MAX_PATH_LENGTH:
             raise BadRequestError(
-                f"lora_path must be an absolute path on the server of at most {MAX_PATH_LENGTH} characters",
+                f"lora_path must be an absolute path on the server of at most {MAX_PATH_LENGTH} characters; "
+                "adapters are not fetched from the Hub",
                 param="lora_path",
             )
         directory = _resolved(Path(path))

@@ -78,7 +78,8 @@ def serve(model: str | None = None, *, settings: Annotated[Settings | None, Para
     default, SmolLM2-135M-Instruct. Each flag can also be set by the environment variable that is shown with it, or in
     a TOML file that TRILLM_CONFIG names.
 
-    Exit status: 0 after a signal, 1 if it could not start or go on, 2 for a flag that does not exist.
+    Exit status: 0 after a signal, 1 if it could not start or go on, 2 for a flag that does not exist or
+    a value that is not of its kind.
     """
     chosen = settings or Settings()
     set_up_logging(chosen.log_level)

@@ -39,6 +39,13 @@ class ModelCard:
     generation_config: GenerationConfig = field(factory=GenerationConfig)
     adapters: Adapters = field(factory=Adapters)
     """Models too, for those who ask for one. They come and go while we serve."""
+    checkpoint_name: str | None = None
+    """What the model itself is called, however it is served; None: by the first served name."""
+
+    @property
+    def root(self) -> str:
+        """What /v1/models calls the model's root."""
+        return self.checkpoint_name or self.served_names[0]
 
     def name(self, asked: str | None) -> str:
         """The served name to tell for the name that was asked for; without one, the first. NotFoundError if unknown."""

@@ -85,6 +85,7 @@ class Service:
             model=ModelCard(
                 served_names=names,
                 adapters=Adapters(first_adapters(modules, names)),
+                checkpoint_name=checkpoint.name,
                 created=int(checkpoint.directory.stat().st_mtime),
                 eos_token_ids=description.eos_token_ids,
                 generation_config=generation_config(

@@ -97,6 +97,7 @@ class Settings:
     profiler_dir: Annotated[Path | None, Parameter(group=SERVER)] = None
     """Where /start_profile has profiles written. Default: `profiles` in the cache directory."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Parameter(group=SERVER)] = "info"
+    """The least that is logged, to stderr."""
     disable_access_log: Annotated[bool, NO_ACCESS_LOG] = False
     """No line in the log for each request when it is over."""
     enable_log_requests: Annotated[bool, Parameter(group=SERVER, negative=())] = False
@@ -153,6 +154,7 @@ class Settings:
     load_format: Annotated[Literal["auto", "dummy"], Parameter(group=MODEL)] = "auto"
     """"dummy" reads no weights and runs no model: a deterministic token function, for trying out clients."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Parameter(group=MODEL)] = "auto"
+    """What computes; "auto" is a GPU where torch sees one."""
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16", "int8"], Parameter(group=MODEL)] = "auto"
     """"auto" is float32 on a CPU and the checkpoint's own type on a GPU."""
     quantization: Annotated[Literal["fp8"] | None, Parameter(group=MODEL)] = None
@@ -171,7 +173,7 @@ class Settings:
     num_gpu_blocks_override: Annotated[int | None, Parameter(group=CACHE)] = None
     """KV blocks, instead of what the memory allows (vLLM's name; on a CPU too)."""
     kv_cache_memory_bytes: Annotated[int | None, Parameter(group=CACHE)] = None
-    """Memory for the KV pool."""
+    """Memory for the KV pool. Default: a share of what is free."""
     kv_cache_dtype: Annotated[Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"], Parameter(group=CACHE)] = "auto"
     """What keys and values are kept in. "fp8" (which is e4m3) has room for twice the tokens of a 16-bit cache, and is
     less exact; the CPU kernels refuse it."""
@@ -192,7 +194,7 @@ class Settings:
     batch_invariant: Annotated[bool, Parameter(group=CACHE)] = False
     """Compute a sequence to the same bits whatever runs beside it, or refuse to start. The CPU kernels always do."""
     threads: Annotated[int | None, Parameter(group=CACHE)] = None
-    """Compute threads on a CPU."""
+    """Compute threads on a CPU. Default: its cores, less one for the server if there are more than two."""
     engine_standby: Annotated[bool, Parameter(group=CACHE)] = True
     """Keep a process ready for the engine to be started again in: it is then back a second or two earlier, for some
     200 MB of memory. Not with the dummy model, which starts at once."""

@@ -20,7 +20,7 @@ def model_routes(services: Services) -> Blueprint:
         return Model(
             id=name,
             created=adapter.created if adapter else card.created,
-            root=adapter.lora.path if adapter else card.served_names[0],
+            root=adapter.lora.path if adapter else card.root,
             parent=(adapter.base_model_name or card.served_names[0]) if adapter else None,
             max_model_len=facts.max_model_len if facts else None,
         )
