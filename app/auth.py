@@ -30,7 +30,8 @@ _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:]*))(?::[0-
 class AuthenticationMiddleware:
     """Lets a request through if it carries one of the keys as `Authorization: Bearer …`, or is for a public path.
 
-    On the paths of Anthropic's API the key may come as `X-Api-Key: …` instead: many of its clients send it so.
+    On the paths of Anthropic's API the key may come as `X-Api-Key: …` instead, or as well: many of its clients send it
+    so.
 
     Keys are kept as SHA-256 digests, and each comparison takes constant time over all of them. OPTIONS passes: the
     framework answers it and no handler runs.
@@ -57,13 +58,15 @@ class AuthenticationMiddleware:
         return path in PUBLIC_PATHS or self._is_known(list(scope["headers"]), is_messages_path(path))
 
     def _is_known(self, headers: Sequence[tuple[bytes, bytes]], may_be_bare: bool) -> bool:
-        """Whether there is exactly one credential, and it is right."""
+        """Whether there is exactly one credential, and it is right. It may stand in both headers: a client of
+        Anthropic's API that finds it in two environment variables sends it twice."""
         values = [value.strip() for name, value in headers if name.lower() == b"authorization"]
-        if may_be_bare:
-            values += [b"Bearer " + value.strip() for name, value in headers if name.lower() == b"x-api-key"]
-        if len(values) != 1:
+        bare = [value.strip() for name, value in headers if name.lower() == b"x-api-key"] if may_be_bare else []
+        if len(values) > 1 or len(bare) > 1 or not (values or bare):
             return False
-        scheme, _, token = values[0].partition(b" ")
+        scheme, _, token = values[0].partition(b" ") if values else (b"Bearer", b"", bare[0])
+        if bare and not secrets.compare_digest(bare[0], token.strip()):
+            return False
         digest = hashlib.sha256(token.strip()).digest()
         known = False
         for candidate in self._digests:  # all of them: no early exit tells which key was nearly right

@@ -297,11 +297,19 @@ BEARER = (b"authorization", b"Bearer sesame")
 
 
 @pytest.mark.parametrize("root_path", ["", "/llm"])
-async def test_the_key_may_come_in_either_header_but_not_in_both(root_path: str) -> None:
-    for headers in ([BARE], [BEARER], [(b"X-Api-Key", b" other ")], [(b"authorization", b"bearer other")]):
+async def test_the_key_may_come_in_either_header_or_the_same_one_in_both(root_path: str) -> None:
+    for headers in (
+        [BARE],
+        [BEARER],
+        [BARE, BEARER],
+        [(b"X-Api-Key", b" other ")],
+        [(b"authorization", b"bearer other")],
+    ):
         assert (await status_with(PATH, *headers, root_path=root_path)).status == 200
     wrong = [(b"x-api-key", value) for value in (b"", b"sesam", b"Bearer sesame", b"sesame other", b"caf\xe9")]
-    for headers in ([], [BARE, BEARER], [BARE, BARE], [BARE, (b"authorization", b"")], *([one] for one in wrong)):
+    others = [(b"authorization", value) for value in (b"", b"Bearer", b"Bearer other", b"Basic sesame")]
+    both = [[BARE, other] for other in others] + [[one, BEARER] for one in wrong]
+    for headers in ([], [BARE, BARE], [BARE, BEARER, BEARER], *both, *([one] for one in wrong)):
         exchange = await status_with(PATH, *headers, root_path=root_path)
         assert exchange.status == 401
         assert exchange.num_received == 0
