@@ -1,0 +1,165 @@
+"""What happened in one response, in order: the only place where events get their numbers. Pure.
+
+Written by app/responses/run.py and app/responses/turn.py; read by streams from wherever they are, and by what keeps
+responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+from attrs import frozen
+
+from app import sse
+from app.schemas.response_events import (
+    OutputItemAdded,
+    OutputItemDone,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseEvent,
+    ResponseFailed,
+    ResponseIncomplete,
+    ResponseInProgress,
+    ResponseQueued,
+)
+from app.schemas.responses import (
+    IncompleteDetails,
+    OutputItem,
+    Response,
+    ResponseError,
+    ResponseUsage,
+)
+
+_ENCODER = msgspec.json.Encoder()
+EndStatus = Literal["completed", "incomplete", "failed", "cancelled"]
+
+
+@frozen
+class LoggedEvent:
+    number: int
+    type: str
+    data: bytes
+    """Of the whole event, as JSON."""
+
+    @property
+    def frame(self) -> bytes:
+        return b"event: " + self.type.encode() + b"\n" + sse.raw_event(self.data)
+
+
+class EventLog:
+    """Of one response. Exactly one event ends it, and none comes after that."""
+
+    def __init__(
+        self, response: Response, *, keeps_events: bool = True, on_event: Callable[[], None] | None = None
+    ) -> None:
+        """`response` as it is at the beginning, without output. Without `keeps_events` only items and counts are
+        kept. `on_event` is called after each event, for readers that wait."""
+        self._response = response
+        self._keeps_events = keeps_events
+        self._on_event = on_event
+        self._events: list[LoggedEvent] = []
+        self._num_events = 0
+        self._num_forgotten = 0
+        self._items: list[OutputItem] = []
+        self._ended = False
+
+    @property
+    def id(self) -> str:
+        return self._response.id
+
+    @property
+    def num_events(self) -> int:
+        """How many there were; the next one has this number."""
+        return self._num_events
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    @property
+    def items(self) -> Sequence[OutputItem]:
+        """As they are known: what is not done yet is as it was added."""
+        return self._items
+
+    @property
+    def response(self) -> Response:
+        """As it is now."""
+        return msgspec.structs.replace(self._response, output=list(self._items))
+
+    def begin(self) -> None:
+        """Tells that the response exists: it is created, and queued if that is its status."""
+        assert self._num_events == 0, "a response begins once"
+        self.append(ResponseCreated(response=self.response))
+        if self._response.status == "queued":
+            self.append(ResponseQueued(response=self.response))
+
+    def run(self) -> None:
+        """Tells that it is worked on."""
+        self._response = msgspec.structs.replace(self._response, status="in_progress")
+        self.append(ResponseInProgress(response=self.response))
+
+    def append(self, event: ResponseEvent) -> None:
+        """Gives the event its number. Items are taken note of. Not for events that end the response: see `end`."""
+        assert not self._ended, "nothing comes after the end"
+        if isinstance(event, OutputItemAdded):
+            assert event.output_index == len(self._items), "items are added in order"
+            self._items.append(event.item)
+        elif isinstance(event, OutputItemDone):
+            self._items[event.output_index] = event.item
+        if self._keeps_events:
+            numbered = msgspec.structs.replace(event, sequence_number=self._num_events)
+            kind = type(event).__struct_config__.tag
+            assert isinstance(kind, str)
+            self._events.append(LoggedEvent(self._num_events, kind, _ENCODER.encode(numbered)))
+        self._num_events += 1
+        if self._on_event is not None:
+            self._on_event()
+
+    def end(
+        self,
+        status: EndStatus,
+        *,
+        usage: ResponseUsage | None = None,
+        error: ResponseError | None = None,
+        incomplete: str | None = None,
+        completed_at: int | None = None,
+    ) -> None:
+        """The one event that ends it; a second call does nothing. `incomplete` is the reason of that status."""
+        if self._ended:
+            return
+        self._response = msgspec.structs.replace(
+            self._response,
+            status=status,
+            usage=usage,
+            error=error,
+            incomplete_details=None if incomplete is None else IncompleteDetails(incomplete),
+            completed_at=completed_at if status == "completed" else None,
+        )
+        response = self.response
+        match status:
+            case "completed":
+                event: ResponseEvent = ResponseCompleted(response=response)
+            case "failed":
+                event = ResponseFailed(response=response)
+            case _:
+                event = ResponseIncomplete(response=response)
+        self._end_with(event)
+
+    def since(self, starting_after: int = -1) -> list[LoggedEvent]:
+        """Every kept event with a higher number than that."""
+        return self._events[max(0, starting_after + 1 - self._num_forgotten) :]
+
+    def forget(self, up_to: int) -> None:
+        """For a log with one reader: events up to this number are no longer needed."""
+        gone = max(0, up_to + 1 - self._num_forgotten)
+        del self._events[:gone]
+        self._num_forgotten += gone
+
+    def _end_with(self, event: ResponseEvent) -> None:
+        waiting, self._on_event = self._on_event, None
+        self.append(event)
+        self._ended = True
+        if waiting is not None:
+            waiting()

@@ -1,0 +1,34 @@
+"""Readers of an event log who wait for what comes next. Any number of them; each remembers where it is."""
+
+from __future__ import annotations
+
+import trio
+
+from app.responses.event_log import EventLog, LoggedEvent
+from app.schemas.responses import Response
+
+
+class Feed:
+    """An event log that can be waited for."""
+
+    def __init__(self, response: Response, *, keeps_events: bool = True) -> None:
+        self._news = trio.Event()
+        self.log = EventLog(response, keeps_events=keeps_events, on_event=self._tell)
+
+    async def after(self, number: int) -> list[LoggedEvent]:
+        """Events with a higher number, at least one; none if the log has ended and there are none. May be cancelled:
+        nothing is taken out."""
+        while True:
+            events = self.log.since(number)
+            if events or self.log.ended:
+                await trio.lowlevel.checkpoint()
+                return events
+            await self._news.wait()
+
+    async def wait_ended(self) -> None:
+        while not self.log.ended:
+            await self._news.wait()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
