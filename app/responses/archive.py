@@ -1,0 +1,297 @@
+"""Responses on disk: one SQLite file, which several servers may share and which outlives them.
+
+Everything here blocks, and is called by app/responses/store.py in a worker thread, one call at a time. Whatever the
+disk does comes out as sqlite3.Error or OSError.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import final
+
+from attrs import frozen
+
+from app.responses.owner import Owner
+from app.responses.stored import SERVER_DIED, StoredResponse, failed_event
+
+_VERSION = 1
+_BUSY_SECONDS = 1.0
+"""How long a call waits for another server's."""
+_SWEEP_EVERY = 64
+_MAX_CHAIN_BYTES = 64 * 2**20
+_EVENTS_AT_ONCE = 512
+
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE responses (
+    id TEXT PRIMARY KEY,
+    status TEXT NOT NULL,
+    response BLOB NOT NULL,
+    input_items BLOB NOT NULL,
+    previous_id TEXT,
+    is_background INTEGER NOT NULL,
+    owner TEXT,
+    cancel_asked INTEGER NOT NULL DEFAULT 0,
+    used_at REAL NOT NULL,
+    event_bytes INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX by_use ON responses (used_at, id);
+CREATE INDEX under_way ON responses (owner) WHERE owner IS NOT NULL;
+CREATE TABLE events (
+    response_id TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+    sequence_number INTEGER NOT NULL,
+    event BLOB NOT NULL,
+    PRIMARY KEY (response_id, sequence_number)
+) WITHOUT ROWID;
+PRAGMA user_version = {_VERSION};
+COMMIT;
+"""
+_COLUMNS = "id, status, response, input_items, previous_id, is_background"
+
+
+@frozen
+class Bounds:
+    """How much is kept. The least recently used go first; what is under way never goes."""
+
+    max_responses: int = 10_000
+    seconds: float = 30 * 86400.0
+    """Since a response was made, or was last gone on from."""
+    max_bytes: int = 4 * 2**30
+
+
+class ChainError(Exception):
+    """The conversation that a response goes on with cannot be had. `missing`: the id that is not there, if one is."""
+
+    def __init__(self, message: str, missing: str | None = None) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+@final
+class Archive:
+    """One connection to the file."""
+
+    def __init__(self, path: Path | None, bounds: Bounds, clock: Callable[[], float]) -> None:
+        """`path` None: in memory, for this server alone. `clock`: Unix time in seconds, so that restarts do not matter.
+        Raises sqlite3.Error and OSError."""
+        self._bounds = bounds
+        self._clock = clock
+        self._puts = 0
+        self._owner = None if path is None else _owner(path)
+        self._name = "" if self._owner is None else self._owner.name
+        try:
+            self._connection = _connect(path)
+            self._fail_orphans()
+            self._sweep()
+        except BaseException:
+            self.close_owner()
+            raise
+
+    def close(self) -> None:
+        """What is still under way counts as lost from now on."""
+        self._connection.close()
+        self.close_owner()
+
+    def close_owner(self) -> None:
+        if self._owner is not None:
+            self._owner.close()
+
+    def put(self, row: StoredResponse) -> None:
+        """A new response."""
+        with self._transaction():
+            self._connection.execute(
+                f"INSERT INTO responses ({_COLUMNS}, owner, used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(row.id, row.status, row.response, row.input_items, row.previous_id, row.is_background),
+                    self._name if row.is_under_way else None,
+                    self._clock(),
+                ),
+            )
+        self._puts += 1
+        if self._puts % _SWEEP_EVERY == 0:
+            self._sweep()
+
+    def record(self, row: StoredResponse, events: Sequence[tuple[int, bytes]] = ()) -> bool:
+        """A response as it is now, and what it has told since the last time, as (sequence number, JSON). False: it is
+        to end, because a client has deleted it or has asked another server to cancel it. Nothing is kept of one that
+        was deleted."""
+        with self._transaction():
+            size = sum(len(event) for _, event in events)
+            found = self._connection.execute(
+                "UPDATE responses SET status = ?, response = ?, owner = ?, event_bytes = event_bytes + ? WHERE id = ?"
+                " RETURNING cancel_asked",
+                (row.status, row.response, self._name if row.is_under_way else None, size, row.id),
+            ).fetchall()
+            if not found:
+                return False
+            self._connection.executemany(
+                "INSERT INTO events VALUES (?, ?, ?)", [(row.id, number, event) for number, event in events]
+            )
+        return not found[0][0]
+
+    def get(self, response_id: str) -> StoredResponse | None:
+        """None: it was never here, was deleted, or is too old. What its server cannot finish any more reads failed."""
+        found = self._connection.execute(
+            f"SELECT {_COLUMNS}, owner FROM responses WHERE id = ? AND (used_at >= ? OR owner IS NOT NULL)",
+            (response_id, self._clock() - self._bounds.seconds),
+        ).fetchone()
+        if found is None:
+            return None
+        row, owner = _row(found[:-1]), found[-1]
+        if owner is not None and not self._lives(owner):
+            return self._fail(row, owner)
+        return row
+
+    def delete(self, response_id: str) -> bool:
+        """Whether it was there."""
+        with self._transaction():
+            return self._connection.execute("DELETE FROM responses WHERE id = ?", (response_id,)).rowcount > 0
+
+    def ask_to_cancel(self, response_id: str) -> None:
+        """Its server learns of it when it next records something."""
+        with self._transaction():
+            self._connection.execute("UPDATE responses SET cancel_asked = 1 WHERE id = ?", (response_id,))
+
+    def events(self, response_id: str, starting_after: int) -> list[bytes]:
+        """The next events as JSON, some hundreds at most."""
+        return [
+            bytes(event)
+            for (event,) in self._connection.execute(
+                "SELECT event FROM events WHERE response_id = ? AND sequence_number > ?"
+                " ORDER BY sequence_number LIMIT ?",
+                (response_id, starting_after, _EVENTS_AT_ONCE),
+            )
+        ]
+
+    def chain(self, response_id: str) -> list[StoredResponse]:
+        """A response and all that it goes on from, the oldest first; they count as used now. Raises ChainError."""
+        chain: list[StoredResponse] = []
+        wanted: str | None = response_id
+        size = 0
+        while wanted is not None:
+            row = self.get(wanted)
+            if row is None:
+                raise ChainError(f"The response {wanted!r} is not stored here", missing=wanted)
+            size += len(row.response) + len(row.input_items)
+            if size > _MAX_CHAIN_BYTES:
+                raise ChainError(f"The conversation before it has more than {_MAX_CHAIN_BYTES} bytes")
+            chain.append(row)
+            wanted = row.previous_id
+        with self._transaction():
+            self._connection.executemany(
+                "UPDATE responses SET used_at = max(used_at, ?) WHERE id = ?",
+                [(self._clock(), row.id) for row in chain],
+            )
+        return chain[::-1]
+
+    def _lives(self, owner: str) -> bool:
+        return owner == self._name or (self._owner is not None and self._owner.lives(owner))
+
+    def _fail_orphans(self) -> None:
+        """What servers that are gone had under way."""
+        if self._owner is None:
+            return
+        owners = self._connection.execute("SELECT DISTINCT owner FROM responses WHERE owner IS NOT NULL").fetchall()
+        for (owner,) in owners:
+            if self._lives(owner):
+                continue
+            for found in self._connection.execute(
+                f"SELECT {_COLUMNS} FROM responses WHERE owner = ?", (owner,)
+            ).fetchall():
+                self._fail(_row(found), owner)
+        self._owner.remove_dead()
+
+    def _fail(self, row: StoredResponse, owner: str) -> StoredResponse:
+        with self._transaction():
+            told = self._connection.execute(
+                "SELECT sequence_number, event FROM events WHERE response_id = ? ORDER BY sequence_number", (row.id,)
+            ).fetchall()
+            failed = row.failed([bytes(event) for _, event in told], SERVER_DIED)
+            changed = self._connection.execute(
+                "UPDATE responses SET status = ?, response = ?, owner = NULL WHERE id = ? AND owner = ?",
+                (failed.status, failed.response, row.id, owner),
+            ).rowcount
+            if changed and row.is_background:
+                number = told[-1][0] + 1 if told else 0
+                self._connection.execute(
+                    "INSERT INTO events VALUES (?, ?, ?)", (row.id, number, failed_event(failed.response, number))
+                )
+        return failed
+
+    def _sweep(self) -> None:
+        """Deletes what is beyond the bounds."""
+        bounds = self._bounds
+        with self._transaction():
+            self._connection.execute(
+                "DELETE FROM responses WHERE owner IS NULL AND used_at < ?", (self._clock() - bounds.seconds,)
+            )
+            self._connection.execute(
+                "DELETE FROM responses WHERE owner IS NULL AND id IN (SELECT id FROM (SELECT id,"
+                " row_number() OVER newest AS place,"
+                " sum(length(response) + length(input_items) + event_bytes) OVER newest AS size"
+                " FROM responses WINDOW newest AS (ORDER BY used_at DESC, id ROWS UNBOUNDED PRECEDING))"
+                " WHERE place > ? OR size > ?)",
+                (bounds.max_responses, bounds.max_bytes),
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of it or nothing. It waits for another server's before it reads, not in the middle."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+
+def _owner(path: Path) -> Owner:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # conversations are nobody else's to read
+    return Owner(path)
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    # Its caller has one call at a time, though not always from the same thread.
+    connection = sqlite3.connect(
+        ":memory:" if path is None else path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    try:
+        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON", "secure_delete = ON"):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+        _create(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    [(version,)] = connection.execute("PRAGMA user_version").fetchall()
+    if version == 0:
+        try:
+            connection.executescript(_SCHEMA)
+        except sqlite3.OperationalError:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            [(version,)] = connection.execute("PRAGMA user_version").fetchall()
+            if version == 0:  # no other server has made them meanwhile
+                raise
+    if version not in (0, _VERSION):
+        raise sqlite3.DatabaseError(f"the store has version {version}, and this server reads version {_VERSION}")
+
+
+def _row(found: Sequence[object]) -> StoredResponse:
+    identifier, status, response, input_items, previous_id, is_background = found
+    assert isinstance(identifier, str)
+    assert isinstance(status, str)
+    assert isinstance(response, bytes)
+    assert isinstance(input_items, bytes)
+    assert previous_id is None or isinstance(previous_id, str)
+    return StoredResponse(identifier, status, response, input_items, previous_id, bool(is_background))
