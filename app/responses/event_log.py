@@ -23,6 +23,7 @@ from app.schemas.response_events import (
     ResponseIncomplete,
     ResponseInProgress,
     ResponseQueued,
+    TerminalEvent,
 )
 from app.schemas.responses import (
     IncompleteDetails,
@@ -34,6 +35,12 @@ from app.schemas.responses import (
 
 _ENCODER = msgspec.json.Encoder()
 EndStatus = Literal["completed", "incomplete", "failed", "cancelled"]
+_ENDS: dict[EndStatus, type[TerminalEvent]] = {
+    "completed": ResponseCompleted,
+    "incomplete": ResponseIncomplete,
+    "cancelled": ResponseIncomplete,
+    "failed": ResponseFailed,
+}
 
 
 @frozen
@@ -63,6 +70,7 @@ class EventLog:
         self._num_events = 0
         self._num_forgotten = 0
         self._items: list[OutputItem] = []
+        self._last: LoggedEvent | None = None
         self._ended = False
 
     @property
@@ -76,7 +84,13 @@ class EventLog:
 
     @property
     def ended(self) -> bool:
+        """Whether readers have the event that ends it."""
         return self._ended
+
+    @property
+    def last(self) -> LoggedEvent | None:
+        """The event that ends it, once it is settled, though it may not be told yet."""
+        return self._last
 
     @property
     def items(self) -> Sequence[OutputItem]:
@@ -101,23 +115,19 @@ class EventLog:
         self.append(ResponseInProgress(response=self.response))
 
     def append(self, event: ResponseEvent) -> None:
-        """Gives the event its number. Items are taken note of. Not for events that end the response: see `end`."""
-        assert not self._ended, "nothing comes after the end"
+        """Gives the event its number. Items are taken note of. Not for events that end the response: see `settle`."""
+        assert self._last is None, "nothing comes after the end"
         if isinstance(event, OutputItemAdded):
             assert event.output_index == len(self._items), "items are added in order"
             self._items.append(event.item)
         elif isinstance(event, OutputItemDone):
             self._items[event.output_index] = event.item
         if self._keeps_events:
-            numbered = msgspec.structs.replace(event, sequence_number=self._num_events)
-            kind = type(event).__struct_config__.tag
-            assert isinstance(kind, str)
-            self._events.append(LoggedEvent(self._num_events, kind, _ENCODER.encode(numbered)))
+            self._events.append(self._logged(event))
         self._num_events += 1
-        if self._on_event is not None:
-            self._on_event()
+        self._tell()
 
-    def end(
+    def settle(
         self,
         status: EndStatus,
         *,
@@ -126,8 +136,9 @@ class EventLog:
         incomplete: str | None = None,
         completed_at: int | None = None,
     ) -> None:
-        """The one event that ends it; a second call does nothing. `incomplete` is the reason of that status."""
-        if self._ended:
+        """What it ended with; readers are told by `publish`, so that a response can be kept before anybody knows that
+        it is over. A second call does nothing. `incomplete` is the reason of that status."""
+        if self._last is not None:
             return
         self._response = msgspec.structs.replace(
             self._response,
@@ -137,15 +148,18 @@ class EventLog:
             incomplete_details=None if incomplete is None else IncompleteDetails(incomplete),
             completed_at=completed_at if status == "completed" else None,
         )
-        response = self.response
-        match status:
-            case "completed":
-                event: ResponseEvent = ResponseCompleted(response=response)
-            case "failed":
-                event = ResponseFailed(response=response)
-            case _:
-                event = ResponseIncomplete(response=response)
-        self._end_with(event)
+        self._last = self._logged(_ENDS[status](response=self.response))
+
+    def publish(self) -> None:
+        """Tells the one event that ends it. A second call does nothing."""
+        assert self._last is not None, "it has been settled how it ended"
+        if self._ended:
+            return
+        self._ended = True
+        if self._keeps_events:
+            self._events.append(self._last)
+        self._num_events += 1
+        self._tell()
 
     def since(self, starting_after: int = -1) -> list[LoggedEvent]:
         """Every kept event with a higher number than that."""
@@ -157,9 +171,12 @@ class EventLog:
         del self._events[:gone]
         self._num_forgotten += gone
 
-    def _end_with(self, event: ResponseEvent) -> None:
-        waiting, self._on_event = self._on_event, None
-        self.append(event)
-        self._ended = True
-        if waiting is not None:
-            waiting()
+    def _logged(self, event: ResponseEvent) -> LoggedEvent:
+        kind = type(event).__struct_config__.tag
+        assert isinstance(kind, str)
+        numbered = msgspec.structs.replace(event, sequence_number=self._num_events)
+        return LoggedEvent(self._num_events, kind, _ENCODER.encode(numbered))
+
+    def _tell(self) -> None:
+        if self._on_event is not None:
+            self._on_event()

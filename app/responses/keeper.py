@@ -29,7 +29,8 @@ class ResponseKeeper(Protocol):
         ...
 
     async def ended(self, log: EventLog) -> None:
-        """It has ended; `log.response` is what to keep. Called shielded from cancellation, so bounded in time."""
+        """It is settled how it ended: `log.response` is what to keep, `log.last` its last event. Readers are told only
+        when this returns, so that whoever goes on from it finds it. Shielded from cancellation, so bounded in time."""
         ...
 
 

@@ -1,5 +1,5 @@
-"""A response that can be begun: whatever could be refused has been. Made by app/responses/prepare.py from a request, run
-by app/responses/run.py, in the request's own task or in the background.
+"""A response that can be begun: whatever could be refused has been. Made by app/responses/prepare.py from a request,
+run by app/responses/run.py, in the request's own task or in the background.
 """
 
 from __future__ import annotations

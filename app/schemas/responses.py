@@ -20,7 +20,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class InputPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of content: text under any of its names (input_text, output_text, …), or a refusal. Others are refused."""
+    """Of content: text under any of its names (input_text, output_text, …), or a refusal. Others are refused."""
 
     type: str
     text: str | None = None
