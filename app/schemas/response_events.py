@@ -15,7 +15,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """From 0, by one."""
 
 
-class _OfItem(_Event, frozen=True, kw_only=True):
+class _OfItem(_Event, frozen=True):
     item_id: str
     output_index: int
 
