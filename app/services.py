@@ -19,6 +19,8 @@ from app.metrics import Metrics
 from app.model_card import ModelCard
 from app.render import ChatTemplate
 from app.request_log import RequestLog
+from app.responses.background import BackgroundResponses
+from app.responses.keeper import NothingKept, ResponseKeeper
 from app.seeds import seeds
 from app.tokenizer import Tokenizer
 from protocol.errors import UnavailableError
@@ -46,6 +48,10 @@ class Services:
     """Empty: every route is open to whoever comes in over a loopback address."""
     adapter_policy: AdapterPolicy = field(factory=AdapterPolicy)
     """What of adapters clients may do."""
+    response_keeper: ResponseKeeper = field(factory=NothingKept)
+    """Where responses stay after they were told."""
+    background: BackgroundResponses = field(factory=BackgroundResponses)
+    """The responses that run without a client. Its `run` is somebody's task."""
     cors: CorsPolicy = field(factory=CorsPolicy)
     """Which web pages may call."""
     special_tokens: dict[str, str] = field(factory=dict)

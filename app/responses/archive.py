@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import final
 
@@ -83,22 +83,18 @@ class Archive:
         self._puts = 0
         self._owner = None if path is None else _owner(path)
         self._name = "" if self._owner is None else self._owner.name
-        try:
-            self._connection = _connect(path)
+        self._closing = ExitStack()
+        with ExitStack() as stack:
+            if self._owner is not None:
+                stack.callback(self._owner.close)
+            self._connection = stack.enter_context(closing(_connect(path)))
             self._fail_orphans()
             self._sweep()
-        except BaseException:
-            self.close_owner()
-            raise
+            self._closing = stack.pop_all()
 
     def close(self) -> None:
         """What is still under way counts as lost from now on."""
-        self._connection.close()
-        self.close_owner()
-
-    def close_owner(self) -> None:
-        if self._owner is not None:
-            self._owner.close()
+        self._closing.close()
 
     def put(self, row: StoredResponse) -> None:
         """A new response."""
@@ -118,7 +114,7 @@ class Archive:
     def record(self, row: StoredResponse, events: Sequence[tuple[int, bytes]] = ()) -> bool:
         """A response as it is now, and what it has told since the last time, as (sequence number, JSON). False: it is
         to end, because a client has deleted it or has asked another server to cancel it. Nothing is kept of one that
-        was deleted."""
+        was deleted. What comes twice, because nobody knew whether it was written, is there once."""
         with self._transaction():
             size = sum(len(event) for _, event in events)
             found = self._connection.execute(
@@ -129,7 +125,7 @@ class Archive:
             if not found:
                 return False
             self._connection.executemany(
-                "INSERT INTO events VALUES (?, ?, ?)", [(row.id, number, event) for number, event in events]
+                "INSERT OR IGNORE INTO events VALUES (?, ?, ?)", [(row.id, number, event) for number, event in events]
             )
         return not found[0][0]
 
@@ -169,23 +165,31 @@ class Archive:
 
     def chain(self, response_id: str) -> list[StoredResponse]:
         """A response and all that it goes on from, the oldest first; they count as used now. Raises ChainError."""
+        chain = self.known_chain(response_id)
+        missing = response_id if not chain else chain[0].previous_id
+        if missing is not None:
+            raise ChainError(f"The response {missing!r} is not stored here", missing=missing)
+        with self._transaction():
+            self._connection.executemany(
+                "UPDATE responses SET used_at = max(used_at, ?) WHERE id = ?",
+                [(self._clock(), row.id) for row in chain],
+            )
+        return chain
+
+    def known_chain(self, response_id: str) -> list[StoredResponse]:
+        """The same as far as it is here, and without counting as use. Raises ChainError for more than anybody reads."""
         chain: list[StoredResponse] = []
         wanted: str | None = response_id
         size = 0
         while wanted is not None:
             row = self.get(wanted)
             if row is None:
-                raise ChainError(f"The response {wanted!r} is not stored here", missing=wanted)
+                break
             size += len(row.response) + len(row.input_items)
             if size > _MAX_CHAIN_BYTES:
-                raise ChainError(f"The conversation before it has more than {_MAX_CHAIN_BYTES} bytes")
+                raise ChainError(f"the conversation before it has more than {_MAX_CHAIN_BYTES} bytes")
             chain.append(row)
             wanted = row.previous_id
-        with self._transaction():
-            self._connection.executemany(
-                "UPDATE responses SET used_at = max(used_at, ?) WHERE id = ?",
-                [(self._clock(), row.id) for row in chain],
-            )
         return chain[::-1]
 
     def _lives(self, owner: str) -> bool:

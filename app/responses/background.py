@@ -1,0 +1,179 @@
+"""Responses that run without a client: each is a task of ours, recorded as it goes, which clients come and look at.
+
+One per API server. `run` is a task of the composition root (app/serving.py); app/routes/responses.py starts responses
+here, and app/routes/stored_responses.py finds and cancels them. What one of them fails with ends that one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import final
+
+import trio
+from attrs import define, field
+
+from app.failures import told
+from app.responses.event_log import EndStatus, LoggedEvent
+from app.responses.feed import Feed
+from app.responses.store import ResponseStore
+from app.schemas.responses import InputItem, ResponseError
+from protocol.errors import TrillmError, UnavailableError
+
+logger = logging.getLogger("trillm.responses")
+
+MAX_LIVE = 1024
+"""Under way at a time. The engine's own bound is met first, unless most of them wait for tools."""
+LOOK_SECONDS = 1.0
+"""How often the store is asked whether another server's client wants one ended that tells nothing."""
+
+
+@define(eq=False)
+class _Live:
+    feed: Feed
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    failure: str | None = None
+    """Why the server ends it; None when a client has cancelled it."""
+    is_deleted: bool = False
+
+
+@final
+class BackgroundResponses:
+    """Of one API server."""
+
+    def __init__(self, store: ResponseStore | None = None) -> None:
+        """Without a store there are none."""
+        self.store = store
+        self._live: dict[str, _Live] = {}
+        self._nursery: trio.Nursery | None = None
+        self._draining: str | None = None
+        self._idle = trio.Event()
+
+    async def run(self) -> None:
+        """Owns them until it is cancelled, which ends what is left."""
+        if self.store is None:
+            return
+        await self.store.open()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+                self.end_all("The server is shutting down")
+
+    async def start(self, feed: Feed, input_items: Sequence[InputItem], work: Callable[[], Awaitable[None]]) -> None:
+        """Keeps it and has `work` done, which tells the feed's log, in a task of its own. Returns when it is kept.
+
+        Raises UnavailableError for a store that does not work, for too many of them, and while the server stops."""
+        store = self.store
+        if self._nursery is None or store is None or self._draining is not None:
+            raise UnavailableError(f"Not ready: {self._draining or 'the server is starting'}")
+        if len(self._live) >= MAX_LIVE:
+            raise UnavailableError(f"{len(self._live)} responses run in the background, which is the most at a time")
+        live = self._live[feed.log.id] = _Live(feed)
+        is_started = False
+        try:
+            await store.put(feed.log, input_items)
+            if self._nursery is None:
+                raise UnavailableError("Not ready: the server is shutting down")
+            self._nursery.start_soon(self._live_through, live, work, store)
+            is_started = True
+        finally:
+            if not is_started:
+                self._forget(live)
+                # It may have been written all the same, by a disk that was only slow.
+                await self._end(feed, "failed", "The response was not begun", store)
+
+    def feed(self, response_id: str) -> Feed | None:
+        """Of one that is under way here."""
+        live = self._live.get(response_id)
+        return None if live is None or live.is_deleted else live.feed
+
+    def cancel(self, response_id: str) -> None:
+        """If it is under way here. Its engine requests are aborted when its task next runs."""
+        live = self._live.get(response_id)
+        if live is not None:
+            live.scope.cancel()
+
+    def delete(self, response_id: str) -> None:
+        """It is cancelled, and not found any more from now on."""
+        self.cancel(response_id)
+        live = self._live.get(response_id)
+        if live is not None:
+            live.is_deleted = True
+
+    def drain(self, reason: str) -> None:
+        """No more are taken; those under way go on."""
+        self._draining = reason
+
+    def end_all(self, reason: str) -> None:
+        """They fail, for this reason."""
+        self.drain(reason)
+        for live in self._live.values():
+            live.failure = reason
+            live.scope.cancel()
+
+    async def wait_idle(self) -> None:
+        """Until none is under way, and the end of each is recorded."""
+        while self._live:
+            await self._idle.wait()
+
+    async def _live_through(self, live: _Live, work: Callable[[], Awaitable[None]], store: ResponseStore) -> None:
+        # Recording goes on until the end is told, whoever cancels what is recorded.
+        try:
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._record, live, store)
+                    await self._work(live, work, store)
+        finally:
+            self._forget(live)
+
+    async def _work(self, live: _Live, work: Callable[[], Awaitable[None]], store: ResponseStore) -> None:
+        log = live.feed.log
+        message = "The server ended this response"
+        try:
+            with live.scope:
+                await work()
+        except Exception as error:  # a task of ours: nobody else would hear of it
+            if not isinstance(error, TrillmError):
+                logger.error("response %s failed", log.id, exc_info=error)
+            message = told(error) if isinstance(error, TrillmError) else "Internal error; the server's log has it"
+        is_cancelled = live.scope.cancelled_caught and live.failure is None
+        await self._end(live.feed, "cancelled" if is_cancelled else "failed", live.failure or message, store)
+
+    async def _end(self, feed: Feed, status: EndStatus, message: str, store: ResponseStore) -> None:
+        """Unless it has an end already."""
+        if feed.log.ended:
+            return
+        error = ResponseError("server_error", message) if status == "failed" else None
+        feed.log.settle(status, error=error)
+        with trio.CancelScope(shield=True):
+            await store.ended(feed.log)
+        feed.log.publish()
+
+    async def _record(self, live: _Live, store: ResponseStore) -> None:
+        """Batches: what is told while one is written goes with the next. The end is recorded by who settles it."""
+        log = live.feed.log
+        written = -1
+        while True:
+            events: list[LoggedEvent] = []
+            with trio.move_on_after(LOOK_SECONDS):
+                events = await live.feed.after(written)
+            if log.last is not None:
+                return
+            try:
+                goes_on = await store.record(log, events)
+            except UnavailableError:
+                await trio.sleep(LOOK_SECONDS)  # they stay in the log, and are recorded later
+                continue
+            if events:
+                written = events[-1].number
+            if not goes_on:
+                live.scope.cancel()
+
+    def _forget(self, live: _Live) -> None:
+        del self._live[live.feed.log.id]
+        if not self._live:
+            self._idle.set()
+            self._idle = trio.Event()

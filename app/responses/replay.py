@@ -1,0 +1,96 @@
+"""The events of a background response for whoever comes later, from any of them on and to its end.
+
+Read from the feed while it is under way here; from the archive when it has ended, and while another server that shares
+the archive has it. Made by app/routes/stored_responses.py.
+"""
+
+from __future__ import annotations
+
+import math
+from types import TracebackType
+from typing import final
+
+import msgspec
+import trio
+from quart.wrappers.response import ResponseBody
+
+from app import sse
+from app.responses.event_log import LoggedEvent
+from app.responses.feed import Feed
+from app.responses.store import ResponseStore
+from protocol.errors import NotFoundError
+
+LOOK_SECONDS = 0.25
+"""How often the archive is looked into for what another server tells."""
+
+
+class _Numbered(msgspec.Struct):
+    type: str
+    sequence_number: int
+
+
+_NUMBERED = msgspec.json.Decoder(_Numbered)
+
+
+@final
+class Replay:
+    """One reader of one response."""
+
+    def __init__(self, store: ResponseStore, response_id: str, starting_after: int, feed: Feed | None) -> None:
+        """`feed`: if it is under way here."""
+        self._store = store
+        self._id = response_id
+        self._feed = feed
+        self._after = starting_after
+
+    async def next(self) -> list[LoggedEvent]:
+        """The next events, at least one; none when there will be no more. May be cancelled: nothing is lost. Raises
+        UnavailableError."""
+        events = await (self._archived() if self._feed is None else self._feed.after(self._after))
+        if events:
+            self._after = events[-1].number
+        return events
+
+    async def _archived(self) -> list[LoggedEvent]:
+        while True:
+            try:
+                row = await self._store.get(self._id)
+            except NotFoundError:
+                return []  # deleted meanwhile
+            found = await self._store.events(self._id, self._after)
+            if found or not row.is_under_way:
+                return [_logged(event) for event in found]
+            await trio.sleep(LOOK_SECONDS)
+
+
+def _logged(data: bytes) -> LoggedEvent:
+    told = _NUMBERED.decode(data)
+    return LoggedEvent(told.sequence_number, told.type, data)
+
+
+@final
+class ReplayBody(ResponseBody):
+    """The body that Quart iterates."""
+
+    def __init__(self, replay: Replay, keep_alive_seconds: float = math.inf) -> None:
+        self._replay = replay
+        self._keep_alive_seconds = keep_alive_seconds
+
+    async def __aenter__(self) -> ReplayBody:
+        return self
+
+    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
+        return None
+
+    def __aiter__(self) -> ReplayBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """What is there, as one block of bytes. A store that fails ends the stream without the event that ends the
+        response, so that the client takes it up again."""
+        with trio.move_on_after(self._keep_alive_seconds):
+            events = await self._replay.next()
+            if not events:
+                raise StopAsyncIteration
+            return b"".join(event.frame for event in events)
+        return sse.KEEP_ALIVE
