@@ -1,0 +1,112 @@
+"""Where a server of tools is: an address over HTTP, or a command to run. Read from --tool-server and from requests."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Literal
+from urllib.parse import SplitResult, urlsplit
+
+from attrs import frozen
+
+from protocol.errors import BadRequestError
+
+MAX_URL_LENGTH = 2048
+MAX_TOOL_SERVERS = 32
+MAX_LABEL_LENGTH = 64
+LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+STDIO = "stdio:"
+
+
+@frozen
+class ToolAddress:
+    """Hashable, so that sessions can be kept by it."""
+
+    transport: Literal["sse", "http", "stdio"]
+    url: str = ""
+    command: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """For logs and errors: without what a URL's query or a command's arguments may hide."""
+        if self.transport == "stdio":
+            return f"{STDIO}{self.command[0]}"
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+@frozen
+class ToolServer:
+    """A server that the operator has named. Without a label, it is called what it calls itself."""
+
+    address: ToolAddress
+    label: str | None = None
+
+
+def read_tool_servers(texts: tuple[str, ...]) -> tuple[ToolServer, ...]:
+    """--tool-server: each a list with commas of `host:port` (as vLLM has it: http://host:port/sse) and URLs, or one
+    `stdio:COMMAND`; `label=` before any of them names it. Raises BadRequestError."""
+    entries = [
+        entry.strip() for text in texts for entry in ([text] if STDIO in text else text.split(",")) if entry.strip()
+    ]
+    if len(entries) > MAX_TOOL_SERVERS:
+        raise BadRequestError(f"--tool-server names {len(entries)} servers; at most {MAX_TOOL_SERVERS} are taken")
+    servers = tuple(_read(entry) for entry in entries)
+    labels = [server.label for server in servers if server.label]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise BadRequestError(f"--tool-server has the label {label!r} twice")
+    return servers
+
+
+def _read(entry: str) -> ToolServer:
+    label: str | None = None
+    before, equals, after = entry.partition("=")
+    if equals and LABEL.fullmatch(before):
+        label, entry = before, after
+    if entry.startswith(STDIO):
+        return ToolServer(ToolAddress("stdio", command=_command(entry.removeprefix(STDIO))), label)
+    if "://" not in entry:
+        entry = f"http://{entry}/sse"
+    try:
+        return ToolServer(read_url(entry), label)
+    except BadRequestError as error:
+        raise BadRequestError(f"--tool-server: {error.message}") from error
+
+
+def _command(text: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise BadRequestError(f"--tool-server {STDIO}{text[:100]}: {error}") from error
+    if not words:
+        raise BadRequestError(f"--tool-server {STDIO} needs a command after it, as {STDIO}mcp-server-time")
+    return words
+
+
+def read_url(url: str) -> ToolAddress:
+    """A path that ends with /sse speaks the older transport, any other Streamable HTTP.
+
+    Raises BadRequestError for what is no plain URL of http or https: credentials, fragments, dots and escapes that
+    would make it another one to whoever reads it next are refused.
+    """
+    if len(url) > MAX_URL_LENGTH:
+        raise BadRequestError(f"the URL has {len(url)} characters; at most {MAX_URL_LENGTH} are taken")
+    parts = _split(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadRequestError(f"{url[:100]!r} is no URL of http or https")
+    if "@" in parts.netloc or parts.fragment:
+        raise BadRequestError("the URL may have neither a user name nor a fragment; credentials go into headers")
+    if re.search(r"[^!-~]|[\\%]|//", parts.path) or {".", ".."} & set(parts.path.split("/")):
+        raise BadRequestError(f"the URL's path {parts.path[:100]!r} must be plain: no escapes, backslashes or dots")
+    if re.search(r"[^!-~]", url):
+        raise BadRequestError("the URL has characters that belong in no URL")
+    return ToolAddress("sse" if parts.path.rstrip("/").endswith("/sse") else "http", url)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  raises for what is no port
+    except ValueError as error:
+        raise BadRequestError(f"{url[:100]!r} is no URL: {error}") from error
+    return parts

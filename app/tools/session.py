@@ -1,0 +1,249 @@
+"""One session with one server of tools. A task of its own owns the connection; requests ask through this object.
+
+The MCP package's transports have task groups, which cancel whoever is inside them when a connection breaks. Only the
+owner is: whoever asks gets a ToolError and can tell it from being cancelled. An idle session costs no time: nothing
+polls, and the end of idleness is the deadline of the owner's sleep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar, final
+
+import anyio
+import trio
+from mcp import Client, MCPError
+from mcp.client.session import ClientSession
+from mcp_types import (
+    CONNECTION_CLOSED,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    Implementation,
+    ListToolsResult,
+    PaginatedRequestParams,
+    Tool,
+    ToolListChangedNotification,
+)
+
+from app.tools.address import ToolAddress
+from app.tools.mcp_tool import MAX_LISTING_BYTES, MAX_NAME_LENGTH, MAX_PAGES, MAX_TOOLS, McpTool
+from app.tools.request_headers import Headers
+from app.tools.tool_error import ToolError
+from app.tools.transport import Connect, open_transport
+
+T = TypeVar("T")
+
+LISTING_SECONDS = 60.0
+"""A listing is asked for again when it is older: not every transport tells that it has changed."""
+GOODBYE_SECONDS = 2.0
+MAX_REASON_LENGTH = 500
+SESSION_TERMINATED = "Session terminated"
+"""What the package makes of a 404 to a session that there was: the server has forgotten it, and has run nothing."""
+
+
+class OnProgress(Protocol):
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
+
+
+@final
+class ToolSession:
+    """`run` it in a task of its own, wait for `settled`, then ask. Once `is_over`, another one is needed."""
+
+    def __init__(
+        self, address: ToolAddress, headers: Headers, *, connect_seconds: float, idle_seconds: float,
+        connect: Connect = open_transport,
+    ) -> None:  # fmt: skip
+        self.address = address
+        self.settled = trio.Event()
+        """It is connected, or never will be."""
+        self.over = trio.Event()
+        self.failure: str | None = None
+        """Why it could not be connected, or ended. None: nobody needed it any longer."""
+        self.was_connected = False
+        self.server_name = ""
+        """What the server calls itself."""
+        self._headers = headers
+        self._connect_seconds = connect_seconds
+        self._idle_seconds = idle_seconds
+        self._connect = connect
+        self._session: ClientSession | None = None
+        self._life = trio.CancelScope()
+        self._num_users = 0
+        self._unused_since = -math.inf
+        self._last_complaint: str | None = None
+        self._never_sent = False
+        self._tools: tuple[McpTool, ...] | None = None
+        self._listed_at = -math.inf
+        self._listing = trio.Lock()
+
+    @property
+    def is_over(self) -> bool:
+        """Or is about to be: nothing more can be asked."""
+        return self.over.is_set() or self._life.cancel_called
+
+    @property
+    def is_unused(self) -> bool:
+        return self._num_users == 0
+
+    @property
+    def unused_since(self) -> float:
+        """By trio's clock; meaningful while it is unused."""
+        return self._unused_since
+
+    async def run(self) -> None:
+        """Owns the connection until it breaks, `end` is called, or nobody has asked anything for the idle time."""
+        with trio.CancelScope(deadline=trio.current_time() + self._connect_seconds) as connecting, self._life:
+            try:
+                streams = self._connect(self.address, self._headers, self._complain, self.end)
+                client = Client(
+                    streams,
+                    client_info=Implementation(name="trillm", version="1"),
+                    message_handler=self._hear,
+                    cache=None,
+                )
+                async with client:
+                    connecting.deadline = math.inf
+                    self._begin(client)
+                    await trio.sleep_forever()
+            except* Exception as group:
+                self.failure = self._last_complaint or reason(group)
+                self._never_sent = is_refused(group)
+        if connecting.cancelled_caught and not self.was_connected:
+            self.failure = f"no answer within {self._connect_seconds:g} s"
+        self._finish()
+
+    def end(self) -> None:
+        """Whoever has asked gets a ToolError."""
+        self._life.cancel()
+
+    def _begin(self, client: Client) -> None:
+        self._session = client.session
+        self.server_name = client.server_info.name if client.server_info else ""
+        self.was_connected = True
+        self._last_complaint = None
+        self._rest()
+        self.settled.set()
+
+    def _finish(self) -> None:
+        self._session = None
+        if self.failure is None and (not self.was_connected or self._num_users):
+            self.failure = self._last_complaint or "the connection has ended"
+        self.over.set()
+        self.settled.set()
+
+    def _complain(self, text: str) -> None:
+        self._last_complaint = text
+
+    async def _hear(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._listed_at = -math.inf
+
+    def _rest(self) -> None:
+        self._unused_since = trio.current_time()
+        if self._num_users == 0:
+            self._life.deadline = self._unused_since + self._idle_seconds
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """While it is, it does not end for being idle."""
+        self._num_users += 1
+        self._life.deadline = math.inf
+        try:
+            yield
+        finally:
+            self._num_users -= 1
+            self._rest()
+
+    async def list_tools(self, seconds: float) -> tuple[McpTool, ...]:
+        """All pages. Raises ToolError, also for more than our bounds."""
+        async with self._listing:
+            if self._tools is None or trio.current_time() - self._listed_at > LISTING_SECONDS:
+                asked_at = trio.current_time()
+                self._listed_at = asked_at
+                self._tools = None
+                self._tools = await self._ask(self._all_pages, seconds, "its list of tools")
+            return self._tools
+
+    async def _all_pages(self, session: ClientSession) -> tuple[McpTool, ...]:
+        tools: list[McpTool] = []
+        size = 0
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page: ListToolsResult = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            for tool in map(mcp_tool, page.tools):
+                tools.append(tool)
+                size += tool.size
+                if len(tools) > MAX_TOOLS or size > MAX_LISTING_BYTES:
+                    raise ToolError(
+                        f"{self.address} lists more than {MAX_TOOLS} tools or {MAX_LISTING_BYTES} bytes of them"
+                    )
+            if not page.next_cursor or page.next_cursor == cursor:
+                return tuple(tools)
+            cursor = page.next_cursor
+        raise ToolError(f"{self.address} lists its tools in more than {MAX_PAGES} pages")
+
+    async def call(
+        self, name: str, arguments: dict[str, Any], seconds: float, on_progress: OnProgress | None = None
+    ) -> CallToolResult:
+        """Leaving it tells the server that nobody waits any longer. An answer with `is_error` is an answer.
+
+        What the tool says it answers is not held against what it does: the schema is the server's, and checking
+        against one that is made for it takes any time. Raises ToolError.
+        """
+        request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
+
+        async def ask(session: ClientSession) -> CallToolResult:
+            return await session.send_request(request, CallToolResult, progress_callback=on_progress)
+
+        return await self._ask(ask, seconds, f"the tool {name[:MAX_NAME_LENGTH]!r}")
+
+    async def _ask(self, ask: Callable[[ClientSession], Awaitable[T]], seconds: float, what: str) -> T:
+        session = self._session
+        if session is None:
+            raise ToolError(f"{self.address} is gone: {self.failure}", was_not_run=True)
+        with self.used():
+            try:
+                with trio.fail_after(seconds):
+                    return await ask(session)
+            except trio.TooSlowError:
+                raise ToolError(f"{what} at {self.address} did not answer within {seconds:g} s") from None
+            except MCPError as error:
+                raise await self._error(error, what) from error
+            except (ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+                raise ToolError(f"{what} at {self.address}: its answer cannot be read: {reason(error)}") from error
+
+    async def _error(self, error: MCPError, what: str) -> ToolError:
+        if error.code == CONNECTION_CLOSED:
+            self.end()
+            with trio.move_on_after(GOODBYE_SECONDS):
+                await self.over.wait()  # its owner knows why
+            why = self.failure or self._last_complaint or "the connection has ended"
+            return ToolError(f"{what}: {self.address} is gone: {why}", was_not_run=self._never_sent)
+        if error.message == SESSION_TERMINATED:
+            self.end()
+            return ToolError(f"{what}: {self.address} has forgotten the session", was_not_run=True)
+        complaint = f" ({self._last_complaint})" if self._last_complaint else ""
+        return ToolError(f"{what} at {self.address}: {error.message[:MAX_REASON_LENGTH]}{complaint}")
+
+
+def mcp_tool(tool: Tool) -> McpTool:
+    annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else None
+    return McpTool(tool.name, tool.description or "", tool.input_schema, annotations)
+
+
+def reason(error: BaseException) -> str:
+    """Of the first error in a group that says something, bounded."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:MAX_REASON_LENGTH]}" if text else type(error).__name__
+
+
+def is_refused(error: BaseException) -> bool:
+    """Nothing was sent: there was no connection to send it on."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(is_refused, error.exceptions))
+    return type(error).__name__ in ("ConnectError", "ConnectTimeout")

@@ -1,0 +1,110 @@
+"""One connection to a server of tools, as the MCP package's client wants it, whatever carries it.
+
+Used by app/tools/session.py. `on_end` is called once nothing more will be heard: the package itself tells nobody that
+a connection has ended while nothing was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import final
+
+import httpx2
+from mcp.client._transport import ReadStream, TransportStreams
+from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+
+from app.tools.address import ToolAddress
+from app.tools.bounded_http import CONNECT_SECONDS, MAX_MESSAGE_BYTES, READ_SECONDS, http_client
+from app.tools.request_headers import Headers
+
+Heard = SessionMessage | Exception
+Connect = Callable[
+    [ToolAddress, Headers, Callable[[str], None], Callable[[], None]], AbstractAsyncContextManager[TransportStreams]
+]
+"""(address, headers, on_failure(reason), on_end()) to the streams; tests bring their own."""
+
+
+@final
+class WatchedStream:
+    """A stream of messages that says when it has ended."""
+
+    def __init__(self, stream: ReadStream[Heard], on_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_end = on_end
+
+    async def receive(self) -> Heard:
+        return await self._stream.receive()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> WatchedStream:
+        return self
+
+    async def __anext__(self) -> Heard:
+        try:
+            return await self._stream.__anext__()
+        except StopAsyncIteration:
+            self._on_end()
+            raise
+
+    async def __aenter__(self) -> WatchedStream:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._stream.__aexit__(kind, error, trace)
+
+
+@asynccontextmanager
+async def open_transport(
+    address: ToolAddress, headers: Headers, on_failure: Callable[[str], None], on_end: Callable[[], None]
+) -> AsyncGenerator[TransportStreams]:
+    """Raises what the package's transports raise, often in a group. `on_failure`: why the last message could not be
+    handed over; over SSE nothing can be asked after that, and `on_end` is called as well."""
+
+    def failed(method: str, reason: str) -> None:
+        if method != "POST" and address.transport == "http":
+            return  # a server need not have a stream of its own accord, nor an end of sessions
+        on_failure(reason)
+        if address.transport == "sse" and not reason.startswith("HTTP 3"):  # redirects may be followed
+            on_end()
+
+    async with _transport(address, headers, failed) as (heard, said):
+        yield WatchedStream(heard, on_end), said
+
+
+@asynccontextmanager
+async def _transport(
+    address: ToolAddress, headers: Headers, failed: Callable[[str, str], None]
+) -> AsyncGenerator[TransportStreams]:
+    match address.transport:
+        case "stdio":
+            command, *arguments = address.command
+            async with stdio_client(StdioServerParameters(command=command, args=arguments)) as streams:
+                yield streams
+        case "sse":
+
+            def make_client(
+                headers: dict[str, str] | None = None,
+                timeout: httpx2.Timeout | None = None,
+                auth: httpx2.Auth | None = None,
+            ) -> httpx2.AsyncClient:
+                return http_client(tuple((headers or {}).items()), failed)
+
+            client = sse_client(address.url, dict(headers), CONNECT_SECONDS, READ_SECONDS, make_client)
+            async with client as streams:
+                yield streams
+        case "http":
+            async with (
+                http_client(headers, failed) as http,
+                streamable_http_client(address.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
+            ):
+                yield streams

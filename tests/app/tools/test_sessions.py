@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import itertools
+import socket
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from mcp.client._memory import InMemoryTransport
+
+from app.tools.address import ToolAddress, read_url
+from app.tools.session import ToolSession
+from app.tools.sessions import ToolSessions
+from app.tools.tool_error import ToolError
+from tests.app.tools.conftest import STDIO
+from tests.helpers.loopback import serve_on_loopback
+from tests.helpers.tool_server import BIG, Seen, tool_server
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Async generator 'http:ResourceWarning"),  # httpx2's, of streams that are left
+]
+HERE = ToolAddress("http", "http://memory/mcp")
+
+
+def text(result) -> str:
+    return "".join(content.text for content in result.content)
+
+
+class Memory:
+    """Connects to a server in memory; counts, and refuses while `is_down`."""
+
+    def __init__(self, seen: Seen | None = None) -> None:
+        self.seen = seen
+        self.num_connected = 0
+        self.num_tries = 0
+        self.is_down = False
+        self.is_deaf = False
+
+    @asynccontextmanager
+    async def connect(self, address, headers, on_failure, on_end):
+        self.num_tries += 1
+        if self.is_down:
+            raise ConnectionRefusedError("nobody is there")
+        if self.is_deaf:
+            await trio.sleep_forever()
+        async with InMemoryTransport(tool_server(self.seen)) as streams:
+            self.num_connected += 1
+            yield streams
+
+
+@pytest.fixture
+async def sessions(nursery):
+    sessions = ToolSessions(call_seconds=5, connect_seconds=10)
+    await nursery.start(sessions.run)
+    return sessions
+
+
+async def in_memory(nursery, memory: Memory, **options) -> ToolSessions:
+    sessions = ToolSessions(connect=memory.connect, **options)
+    await nursery.start(sessions.run)
+    return sessions
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_server_over_http_lists_its_tools_and_is_called(transport, serve, sessions):
+    address = await serve(transport)
+
+    tools = {tool.name: tool for tool in await sessions.list_tools(address, ())}
+    result = await sessions.call(address, (), "add", {"a": 2, "b": 3})
+
+    assert tools["add"].description == "Adds two numbers."
+    assert tools["add"].is_read_only
+    assert tools["add"].input_schema["required"] == ["a", "b"]
+    assert not tools["fail"].is_read_only
+    assert text(result) == "5"
+    assert not result.is_error
+    assert await sessions.server_name(address) == "tester"
+    assert sessions.num_open == 1
+
+
+@pytest.mark.process
+async def test_a_command_is_a_server_too(sessions):
+    assert text(await sessions.call(STDIO, (), "add", {"a": 2, "b": 3})) == "5"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_leaving_a_call_tells_the_server_that_nobody_waits(transport, serve, sessions, nursery):
+    seen = Seen()
+    address = await serve(transport, seen)
+
+    with trio.CancelScope() as call:
+        async with trio.open_nursery() as inner:
+            inner.start_soon(sessions.call, address, (), "slow", {})
+            await seen.started.wait()
+            call.cancel()
+    with trio.fail_after(5):
+        await seen.stopped.wait()
+
+    assert text(await sessions.call(address, (), "add", {"a": 1, "b": 1})) == "2"
+
+
+@pytest.mark.process
+async def test_progress_is_told_while_a_tool_runs(serve, sessions):
+    told = []
+
+    async def on_progress(progress, total, message):
+        told.append((progress, total, message))
+
+    await sessions.call(await serve("http"), (), "progress", {"steps": 2}, on_progress)
+
+    assert told == [(1, 2, "step 1"), (2, 2, "step 2")]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_server_that_dies_in_a_call_is_an_error_and_is_found_again(transport, sessions, processes):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = read_url(f"http://127.0.0.1:{port}/{'sse' if transport == 'sse' else 'mcp'}")
+    command = [sys.executable, "-m", "tests.helpers.tool_server", *(["sse"] if transport == "sse" else []), str(port)]
+
+    async def start() -> None:
+        processes.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        with trio.fail_after(20):
+            while True:
+                try:
+                    return await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+                except OSError:
+                    await trio.sleep(0.05)
+
+    async def kill_soon() -> None:
+        await trio.sleep(0.3)
+        processes[-1].kill()
+
+    await start()
+    await sessions.list_tools(address, ())
+    async with trio.open_nursery() as killing:
+        killing.start_soon(kill_soon)
+        with pytest.raises(ToolError, match="gone") as error:
+            await sessions.call(address, (), "slow", {})
+    processes[-1].wait()
+    with pytest.raises(ToolError, match="cannot be reached"):
+        await sessions.call(address, (), "add", {"a": 1, "b": 1})
+    await start()
+    await trio.sleep(0.5)  # for so long it is let alone
+
+    assert not error.value.was_not_run
+    assert text(await sessions.call(address, (), "add", {"a": 1, "b": 1})) == "2"
+
+
+@pytest.mark.process
+async def test_ten_megabytes_come_over_http_and_a_lying_schema_harms_nobody(serve, sessions):
+    address = await serve("http")
+    await sessions.list_tools(address, ())
+
+    assert len(text(await sessions.call(address, (), "big", {}))) == BIG
+    assert (await sessions.call(address, (), "liar", {})).is_error  # the server itself found it out
+
+
+@pytest.mark.process
+async def test_ten_megabytes_in_one_event_end_the_older_transport_and_the_next_call_has_a_new_one(serve, sessions):
+    address = await serve("sse")
+
+    with pytest.raises(ToolError, match="exceeded"):
+        await sessions.call(address, (), "big", {})
+
+    assert text(await sessions.call(address, (), "add", {"a": 1, "b": 1})) == "2"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("status", "headers"), [(401, []), (302, [(b"location", b"http://127.0.0.1:1/mcp")])])
+@pytest.mark.parametrize("path", ["mcp", "sse"])
+async def test_what_answers_with_another_status_is_an_error_that_tells_it(status, headers, path, sessions, nursery):
+    async def app(scope, receive, send):
+        assert scope["type"] == "http"
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"secret"})
+
+    port = await serve_on_loopback(app, nursery)
+
+    with pytest.raises(ToolError, match=str(status)) as error:
+        await sessions.list_tools(read_url(f"http://127.0.0.1:{port}/{path}"), (("authorization", "Bearer hidden"),))
+
+    assert "secret" not in str(error.value)
+    assert "hidden" not in str(error.value)
+
+
+async def test_the_same_headers_are_the_same_session_and_others_another(nursery):
+    memory = Memory()
+    sessions = await in_memory(nursery, memory)
+
+    for headers in ((), (), (("x", "1"),)):
+        await sessions.call(HERE, headers, "add", {"a": 1, "b": 1})
+
+    assert memory.num_connected == sessions.num_open == 2
+
+
+async def test_who_asks_at_once_shares_one_session(nursery):
+    memory = Memory()
+    sessions = await in_memory(nursery, memory)
+
+    async with trio.open_nursery() as asking:
+        for _ in range(5):
+            asking.start_soon(sessions.call, HERE, (), "add", {"a": 1, "b": 1})
+
+    assert memory.num_connected == 1
+
+
+async def test_a_session_that_nobody_uses_ends(nursery, autojump_clock):
+    sessions = await in_memory(nursery, Memory(), idle_seconds=60)
+
+    await sessions.call(HERE, (), "slow", {"seconds": 50})
+    await trio.sleep(59)
+    assert sessions.num_open == 1
+    await trio.sleep(5)
+    assert sessions.num_open == 0
+
+
+async def test_a_call_that_takes_too_long_is_an_error_and_the_session_goes_on(nursery, autojump_clock):
+    seen = Seen()
+    memory = Memory(seen)
+    sessions = await in_memory(nursery, memory, call_seconds=10)
+
+    with pytest.raises(ToolError, match="within 10 s"):
+        await sessions.call(HERE, (), "slow", {"seconds": 50})
+    await sessions.call(HERE, (), "add", {"a": 1, "b": 1})
+
+    assert memory.num_connected == 1
+    assert seen.cancelled == ["slow"]
+
+
+async def test_a_server_that_cannot_be_reached_is_let_alone_longer_each_time(nursery, autojump_clock):
+    memory = Memory()
+    memory.is_down = True
+    sessions = await in_memory(nursery, memory)
+
+    began = trio.current_time()
+    tries = []
+    while trio.current_time() < began + 60:
+        before = memory.num_tries
+        with pytest.raises(ToolError, match="nobody is there"):
+            await sessions.list_tools(HERE, ())
+        if memory.num_tries > before:
+            tries.append(trio.current_time() - began)
+        await trio.sleep(0.25)
+    memory.is_down = False
+    await trio.sleep(30)
+
+    assert [round(later - earlier, 1) for earlier, later in itertools.pairwise(tries)] == [
+        0.5,
+        1,
+        2,
+        4,
+        8,
+        16,
+    ]
+    assert await sessions.list_tools(HERE, ())
+
+
+async def test_a_server_that_says_nothing_is_given_up(nursery, autojump_clock):
+    memory = Memory()
+    memory.is_deaf = True
+    sessions = await in_memory(nursery, memory, connect_seconds=7)
+
+    with pytest.raises(ToolError, match="no answer within 7 s"):
+        await sessions.list_tools(HERE, ())
+
+
+async def test_the_longest_unused_session_makes_room_and_used_ones_do_not(nursery, autojump_clock):
+    seen = Seen()
+    sessions = await in_memory(nursery, Memory(seen), max_sessions=2)
+
+    for name in "abc":
+        await sessions.call(HERE, (("x", name),), "add", {"a": 1, "b": 1})
+        await trio.sleep(1)
+    assert sessions.num_open == 2
+    async with trio.open_nursery() as asking:
+        for name in "bc":
+            asking.start_soon(sessions.call, HERE, (("x", name),), "slow", {"seconds": 5})
+        await trio.sleep(1)
+        with pytest.raises(ToolError, match="2 tool servers are open"):
+            await sessions.call(HERE, (("x", "a"),), "add", {"a": 1, "b": 1})
+
+
+async def test_cancelling_who_asks_cancels_nobody_else(nursery):
+    memory = Memory()
+    sessions = await in_memory(nursery, memory)
+
+    with trio.move_on_after(0.05) as left:
+        await sessions.call(HERE, (), "slow", {})
+
+    assert left.cancelled_caught
+    assert text(await sessions.call(HERE, (), "add", {"a": 1, "b": 1})) == "2"
+    assert memory.num_connected == 1
+
+
+async def test_who_waits_for_a_session_that_is_ended_is_told(nursery, autojump_clock):
+    session = ToolSession(HERE, (), connect_seconds=5, idle_seconds=5, connect=Memory().connect)
+    nursery.start_soon(session.run)
+    await session.settled.wait()
+
+    async def end_soon() -> None:
+        await trio.sleep(1)
+        session.end()
+
+    nursery.start_soon(end_soon)
+    with pytest.raises(ToolError, match="has ended"):
+        await session.call("slow", {}, 60)
