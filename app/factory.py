@@ -25,6 +25,7 @@ from app.routes.lora import lora_routes
 from app.routes.messages import message_routes
 from app.routes.models import model_routes
 from app.routes.ops import ops_routes
+from app.routes.stored_responses import stored_response_routes
 from app.routes.tokens import token_routes
 from app.services import Services
 
@@ -47,6 +48,7 @@ def create_app(services: Services) -> QuartTrio:
         embedding_routes(services),
         model_routes(services),
         lora_routes(services),
+        stored_response_routes(services),
         token_routes(services),
         ops_routes(services),
         admin_routes(services),

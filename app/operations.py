@@ -12,6 +12,7 @@ from attrs import frozen
 from app.auth import PUBLIC_PATHS
 from app.header_fields import PRIORITY_HEADER
 from app.messages_error import is_messages_path
+from app.responses.listed_items import DEFAULT_LIMIT, MAX_LIMIT
 from app.schemas.admin import (
     AbortAnswer,
     IsPausedAnswer,
@@ -30,6 +31,9 @@ from app.schemas.messages import CountTokensAnswer, CountTokensRequest, Messages
 from app.schemas.messages_error import MessagesErrorBody
 from app.schemas.models import Model, ModelList
 from app.schemas.ops import LoadAnswer, VersionAnswer
+from app.schemas.response_events import EVENTS as RESPONSE_EVENTS
+from app.schemas.responses import Response
+from app.schemas.stored_responses import DeletedResponse, ItemList
 from app.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 JSON = "application/json"
@@ -47,6 +51,7 @@ OF_A_BODY = (
 )
 OF_A_MODEL = (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
 OF_ENGINES = (HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+OF_STORED = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
 OF_GENERATING = (*OF_A_BODY, *OF_A_MODEL, HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.GATEWAY_TIMEOUT)
 
 
@@ -130,6 +135,65 @@ OPERATIONS: tuple[Operation, ...] = (
         streamed=ChatChunk,
         headers=(PRIORITY,),
         errors=OF_GENERATING,
+    ),
+    Operation(
+        method="get",
+        path="/v1/responses/{response_id}",
+        name="retrieveResponse",
+        summary="A stored response as it is now, or the events of one in the background.",
+        answer=Response,
+        events=RESPONSE_EVENTS,
+        query=(
+            Query(
+                name="stream",
+                schema={"type": "boolean", "default": False},
+                description="Its events until it ends; only of one that was made with background=true.",
+            ),
+            Query(
+                name="starting_after",
+                schema={"type": "integer", "minimum": 0},
+                description="The sequence_number after which events are told; without it, all.",
+            ),
+            Query(name="include_obfuscation", schema={"type": "boolean"}, description="Passed over: there is none."),
+        ),
+        errors=OF_STORED,
+    ),
+    Operation(
+        method="delete",
+        path="/v1/responses/{response_id}",
+        name="deleteResponse",
+        summary="Forget a stored response; one that is under way in the background is cancelled.",
+        answer=DeletedResponse,
+        errors=OF_STORED,
+    ),
+    Operation(
+        method="post",
+        path="/v1/responses/{response_id}/cancel",
+        name="cancelResponse",
+        summary="End a response in the background. One that has ended stays as it is.",
+        answer=Response,
+        errors=OF_STORED,
+    ),
+    Operation(
+        method="get",
+        path="/v1/responses/{response_id}/input_items",
+        name="listInputItems",
+        summary="What a stored response was an answer to, with what came before it.",
+        answer=ItemList,
+        query=(
+            Query(
+                name="limit",
+                schema={"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
+                description="Items in the page.",
+            ),
+            Query(
+                name="order",
+                schema={"enum": ["asc", "desc"], "default": "desc"},
+                description="asc has the oldest first.",
+            ),
+            Query(name="after", schema={"type": "string"}, description="The id of the item that the page follows."),
+        ),
+        errors=OF_STORED,
     ),
     Operation(
         method="post",
