@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -41,6 +42,10 @@ from app.notify import Notifier, ServiceReport
 from app.pooler_config import pooler
 from app.render import ChatTemplate
 from app.request_log import RequestLog
+from app.responses.archive import Bounds
+from app.responses.background import BackgroundResponses
+from app.responses.keeper import NothingKept
+from app.responses.store import ResponseStore
 from app.seeds import seeds
 from app.services import Services
 from app.settings import Settings
@@ -77,6 +82,7 @@ class Service:
             dialect.tools or "not read (nothing shows it tools)",
             dialect.reasoning or "not told apart",
         )
+        store = response_store(settings)
         self.services = Services(
             engine=client,
             tokenizer=tokenizer,
@@ -100,6 +106,8 @@ class Service:
             stream_interval=settings.stream_interval,
             return_tokens_as_token_ids=settings.return_tokens_as_token_ids,
             seed=seeds(settings.seed),
+            response_keeper=store or NothingKept(),
+            background=BackgroundResponses(store),
             cors=settings.cors,
             adapter_policy=policy,
             force_include_usage=settings.enable_force_include_usage,
@@ -129,6 +137,14 @@ class Service:
                 logger.error("--lora-modules %s: %s", adapter.name, error.message)
                 self.client.give_up(f"--lora-modules {adapter.name}: {error.message}")
                 return
+
+
+def response_store(settings: Settings) -> ResponseStore | None:
+    """Opened later, in a thread of its own: a disk that does not answer holds nothing up."""
+    if not settings.responses_store:
+        return None
+    bounds = Bounds(max_responses=settings.max_stored_responses, seconds=settings.responses_ttl)
+    return ResponseStore(settings.responses_path, time.time, bounds)
 
 
 def first_adapters(modules: Sequence[LoraModule], served_names: Sequence[str]) -> Iterator[Adapter]:
@@ -164,9 +180,11 @@ async def run_until_stopped(
             around.start_soon(report.run, service.client.admitted)
             around.start_soon(stop_on_signal, signals, service, sends, stop, report)
             around.start_soon(stop_on_failure, service, stop)
+            around.start_soon(service.services.background.run)
             around.start_soon(announce, service, address(sockets), began)
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
             await worker_serve(app, config, sockets=sockets, shutdown_trigger=stop.wait)
+            await service.services.background.finish()
             around.cancel_scope.cancel()
 
 
@@ -219,6 +237,7 @@ async def stop_on_signal(
     await anext(signals)
     logger.info("draining: %s requests may finish within %.0f s", service.client.num_requests, drain_limit(service))
     service.client.drain("the server is shutting down")
+    service.services.background.drain("the server is shutting down")
     report.stopping(drain_limit(service))
     service.services.drain.begin()
     stop.set()
@@ -226,6 +245,7 @@ async def stop_on_signal(
     with trio.move_on_after(0 if service.client.run_state.is_held else drain_limit(service)):
         await anext(signals)
     service.client.end_all(UnavailableError("The server is shutting down"))
+    service.services.background.end_all("The server is shutting down")
     service.client.end_operations("the server is shutting down")
     sends.hurry()
     async for _ in signals:
@@ -238,4 +258,5 @@ def drain_limit(service: Service) -> float:
 
 async def stop_on_failure(service: Service, stop: trio.Event) -> None:
     await service.client.failed.wait()  # the supervisor has said why
+    service.services.background.end_all("The server cannot go on")
     stop.set()

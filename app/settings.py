@@ -94,6 +94,16 @@ class Settings:
     """Largest request body."""
     max_num_queued_reqs: Annotated[int, Parameter(group=SERVER)] = 1024
     """Requests that may wait beyond the --max-num-seqs that run; the next one gets a 503 with Retry-After."""
+    responses_store: Annotated[bool, Parameter(group=SERVER)] = True
+    """Keep responses, as /v1/responses does unless a request says store=false. --no-responses-store keeps none, and
+    takes neither previous_response_id nor background."""
+    responses_store_path: Annotated[Path | None, Parameter(group=SERVER)] = None
+    """File that they are kept in, which servers of one machine may share. Default: `responses.sqlite3` in the cache
+    directory."""
+    max_stored_responses: Annotated[int, Parameter(group=SERVER)] = 10_000
+    """Responses that are kept (and 4 GiB of them): beyond that the least recently used go."""
+    responses_ttl: Annotated[float, Parameter(group=SERVER)] = 30 * 86400.0
+    """Seconds that a response is kept after it was made, or was last gone on from."""
     profiler_dir: Annotated[Path | None, Parameter(group=SERVER)] = None
     """Where /start_profile has profiles written. Default: `profiles` in the cache directory."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Parameter(group=SERVER)] = "info"
@@ -259,7 +269,8 @@ class Settings:
         self.tls, self.cors  # noqa: B018  raise for what does not belong together
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len", "num_gpu_blocks_override")
         values = attrs.asdict(self)
-        for name in (*positive, "kv_cache_memory_bytes", "threads", "max_body_bytes", "stream_interval", "max_loras"):
+        others = ("kv_cache_memory_bytes", "threads", "max_body_bytes", "stream_interval", "max_loras")
+        for name in (*positive, *others, "max_stored_responses", "responses_ttl"):
             if values[name] is not None and not values[name] >= 1:
                 raise BadRequestError(f"--{name.replace('_', '-')} must be at least 1, not {values[name]}")
         seconds = ("shutdown_timeout", "send_timeout", "dummy_step_seconds", "request_timeout", "max_queue_time")
@@ -271,6 +282,10 @@ class Settings:
     @property
     def cache_directory(self) -> Path:
         return self.download_dir or default_cache_directory()
+
+    @property
+    def responses_path(self) -> Path:
+        return self.responses_store_path or self.cache_directory / "responses.sqlite3"
 
     @property
     def max_live_requests(self) -> int:

@@ -114,10 +114,14 @@ class BackgroundResponses:
             live.failure = reason
             live.scope.cancel()
 
-    async def wait_idle(self) -> None:
-        """Until none is under way, and the end of each is recorded."""
+    async def finish(self) -> None:
+        """Waits until none is under way and the end of each is recorded, and closes the store. Somebody else sees to it
+        that they end: see `end_all`."""
+        self.drain("the server is shutting down")
         while self._live:
             await self._idle.wait()
+        if self.store is not None:
+            await self.store.close()
 
     async def _live_through(self, live: _Live, work: Callable[[], Awaitable[None]], store: ResponseStore) -> None:
         # Recording goes on until the end is told, whoever cancels what is recorded.

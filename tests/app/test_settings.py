@@ -103,6 +103,8 @@ def test_a_file_gives_what_neither_flag_nor_environment_says(monkeypatch, tmp_pa
         ({"dummy_step_seconds": math.nan}, "--dummy-step-seconds must not be negative, and is nan"),
         ({"sse_keep_alive_interval": math.nan}, "--sse-keep-alive-interval must not be negative, and is nan"),
         ({"max_log_len": -1}, "--max-log-len must not be negative, and is -1"),
+        ({"max_stored_responses": 0}, "--max-stored-responses must be at least 1, not 0"),
+        ({"responses_ttl": math.nan}, "--responses-ttl must be at least 1, not nan"),
         ({"root_path": "llm"}, "--root-path must begin with a slash and not end with one, as /llm: 'llm'"),
         ({"root_path": "/"}, "--root-path must begin with a slash"),
         ({"root_path": "/llm/"}, "--root-path must begin with a slash"),

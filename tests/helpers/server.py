@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -108,7 +109,9 @@ class Server:
 @asynccontextmanager
 async def open_process(arguments: list[str], **environment: str) -> AsyncIterator[Server]:
     """Run a command and collect its stderr; afterwards it is stopped, and none of its children may be left."""
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=os.environ | environment, cwd="/")
+    directory = tempfile.TemporaryDirectory(prefix="trillm-test-")
+    kept = {"TRILLM_RESPONSES_STORE_PATH": f"{directory.name}/responses.sqlite3"}  # not among the user's own
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=os.environ | kept | environment, cwd="/")
     server = Server(process)
     known: dict[str, int] = {}
     try:
@@ -125,6 +128,7 @@ async def open_process(arguments: list[str], **environment: str) -> AsyncIterato
         process.kill()
         process.wait()
         process.stderr.close()
+        directory.cleanup()
     assert all(is_gone(pid) for pid in known.values()), f"left behind: {known}"
 
 
