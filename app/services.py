@@ -21,6 +21,7 @@ from app.render import ChatTemplate
 from app.request_log import RequestLog
 from app.responses.background import BackgroundResponses
 from app.responses.keeper import NothingKept, ResponseKeeper
+from app.responses.tool_box import NoToolServers, ToolServers
 from app.seeds import seeds
 from app.tokenizer import Tokenizer
 from protocol.errors import UnavailableError
@@ -69,6 +70,8 @@ class Services:
     logs_access: bool = True
     """Each request is a line in the log when it is over."""
     request_log: RequestLog = field(factory=RequestLog)
+    tool_servers: ToolServers = field(factory=NoToolServers)
+    """Which MCP servers may be asked, and the way to them."""
     version: str = "0.0.0"
     clock: Callable[[], float] = time.time
     """Unix time in seconds, for the `created` fields."""

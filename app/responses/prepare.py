@@ -1,0 +1,120 @@
+"""A request of the Responses API to a plan: what is checked, what the model will read, and how the response begins.
+
+Everything that can be refused is refused here, before anything is told. Used by app/routes/responses.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from quart import has_request_context
+
+from app.chat import PreparedChat, encode_request, prepare_chat
+from app.grammar import RequestGrammars
+from app.header_fields import with_headers
+from app.responses.chat_fields import bounded, chat_request, checked_tools, renamed
+from app.responses.history import chat_messages, without_orphans
+from app.responses.input_items import input_items
+from app.responses.plan import Plan
+from app.responses.request_checks import check_request
+from app.responses.told_request import told_response
+from app.responses.tool_box import ToolBox
+from app.schemas.chat import ChatRequest
+from app.schemas.responses import InputItem, ResponsesRequest
+from app.services import Services
+from protocol.errors import BadRequestError
+
+ID_PREFIX = "resp_"
+
+
+async def prepare_response(services: Services, grammars: RequestGrammars, body: ResponsesRequest) -> Plan:
+    """Raises BadRequestError in the words of this API, NotFoundError, UnavailableError, DeadlineError."""
+    keeper = services.response_keeper
+    check_request(body, services.limits)
+    if body.background and not (keeper.keeps and body.store is not False):
+        raise BadRequestError(
+            "background needs store: a response that nobody waits for has to be kept"
+            + ("" if keeper.keeps else ", and this server keeps none"),
+            param="background",
+        )
+    new = input_items(body.input, services.limits)
+    earlier = [] if body.previous_response_id is None else await keeper.history(body.previous_response_id)
+    items = [*earlier, *new]
+    box = await _opened_box(services, body, items)
+    try:
+        asked = chat_request(body, chat_messages(body.instructions, items), [] if box is None else box.tools)
+        if has_request_context():
+            asked = with_headers(asked)
+        if body.truncation == "auto":
+            items, asked = await _fitting(services, body, items, asked)
+        chat = bounded(await prepare_chat(services, grammars, asked, ID_PREFIX), body.max_output_tokens)
+    except BadRequestError as error:
+        raise renamed(error) from error
+    stores = keeper.keeps and body.store is not False
+    return Plan(body, told_response(body, chat, stores=stores), new, items, asked, chat, box)
+
+
+async def _opened_box(services: Services, body: ResponsesRequest, items: Sequence[InputItem]) -> ToolBox | None:
+    servers = [tool for tool in checked_tools(body.tools, services.limits) if tool.type == "mcp"]
+    if not servers and all(item.type != "mcp_approval_response" for item in items):
+        return None
+    return await services.tool_servers.open(servers, items)
+
+
+async def _fitting(
+    services: Services, body: ResponsesRequest, items: list[InputItem], asked: ChatRequest
+) -> tuple[list[InputItem], ChatRequest]:
+    """truncation "auto": without as many of the oldest items as have to go, but for the last one."""
+    context = services.facts().max_model_len
+    room = context - min(body.max_output_tokens or context // 4, context // 2)
+
+    def cut(num_dropped: int) -> tuple[list[InputItem], ChatRequest]:
+        kept = without_orphans(items[num_dropped:])
+        return kept, msgspec.structs.replace(asked, messages=chat_messages(body.instructions, kept))
+
+    async def fits(request: ChatRequest) -> bool:
+        try:
+            return len(await encode_request(services, request)) <= room
+        except BadRequestError as error:
+            if error.code == "context_length_exceeded":
+                return False
+            raise
+
+    if await fits(asked):
+        return items, asked
+    low, high = 1, max(1, len(items) - 1)
+    while low < high:
+        middle = (low + high) // 2
+        if await fits(cut(middle)[1]):
+            high = middle
+        else:
+            low = middle + 1
+    return cut(low)
+
+
+async def next_chat(
+    services: Services,
+    grammars: RequestGrammars,
+    plan: Plan,
+    items: Sequence[InputItem],
+    *,
+    offers_servers: bool,
+    max_tokens: int | None,
+) -> PreparedChat:
+    """A later turn's, after `items`. What had to be called has been called; without `offers_servers` the model is shown
+    no more tools that the server runs. Raises BadRequestError in the words of this API."""
+    asked = plan.chat_request
+    tools = asked.tools
+    if tools and plan.box is not None and not offers_servers:
+        tools = [tool for tool in tools if plan.box.find(tool.function.name) is None] or None
+    request = msgspec.structs.replace(
+        asked,
+        messages=chat_messages(plan.body.instructions, items),
+        tools=tools,
+        tool_choice=None if tools is None or asked.tool_choice != "none" else "none",
+    )
+    try:
+        return bounded(await prepare_chat(services, grammars, request, ID_PREFIX), max_tokens)
+    except BadRequestError as error:
+        raise renamed(error) from error
