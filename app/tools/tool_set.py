@@ -1,0 +1,81 @@
+"""The servers and tools of one response: what a name that the model was shown leads to. Pure, once they are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attrs import frozen
+
+from app.responses.tool_box import ServerTool
+from app.responses.tool_names import shown_name
+from app.schemas.chat import FunctionDefinition, Tool
+from app.schemas.responses import ListedTool, ResponseTool
+from app.tools.address import ToolAddress
+from app.tools.mcp_tool import McpTool
+from app.tools.request_headers import Headers
+from app.tools.tool_filter import is_allowed, needs_approval
+
+
+@frozen
+class AskedServer:
+    """One of a request's `tools`, checked."""
+
+    request: ResponseTool
+    address: ToolAddress
+    headers: Headers
+
+    @property
+    def label(self) -> str:
+        return self.request.server_label or ""
+
+
+@frozen
+class Listing:
+    """What a server said that it has; or why it said nothing."""
+
+    server: AskedServer
+    tools: tuple[McpTool, ...] = ()
+    """Those that the request allows."""
+    error: str | None = None
+
+    @classmethod
+    def of(cls, server: AskedServer, tools: Sequence[McpTool]) -> Listing:
+        return cls(server, tuple(tool for tool in tools if is_allowed(tool, server.request)))
+
+    def listed(self) -> list[ListedTool]:
+        return [
+            ListedTool(
+                name=tool.name,
+                input_schema=tool.input_schema,
+                description=tool.description or None,
+                annotations=tool.annotations,
+            )
+            for tool in self.tools
+        ]
+
+
+class ToolSet:
+    """Of two tools that would be shown under one name, the first is."""
+
+    def __init__(self, listings: Sequence[Listing]) -> None:
+        self._by_name: dict[str, tuple[AskedServer, McpTool]] = {}
+        for listing in listings:
+            for tool in listing.tools:
+                self._by_name.setdefault(shown_name(listing.server.label, tool.name), (listing.server, tool))
+
+    def find(self, name: str) -> ServerTool | None:
+        if (found := self._by_name.get(name)) is None:
+            return None
+        server, tool = found
+        return ServerTool(server.label, tool.name, needs_approval(tool, server.request))
+
+    def server_of(self, label: str, name: str) -> AskedServer | None:
+        """None: no server of that label has that tool, or the request does not allow it."""
+        server, tool = self._by_name.get(shown_name(label, name), (None, None))
+        if server is None or tool is None or (server.label, tool.name) != (label, name):
+            return None
+        return server
+
+    def shown(self) -> Iterator[Tool]:
+        for name, (_, tool) in self._by_name.items():
+            yield Tool("function", FunctionDefinition(name, tool.description or None, tool.input_schema))
