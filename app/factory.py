@@ -25,6 +25,7 @@ from app.routes.lora import lora_routes
 from app.routes.messages import message_routes
 from app.routes.models import model_routes
 from app.routes.ops import ops_routes
+from app.routes.responses import response_routes
 from app.routes.stored_responses import stored_response_routes
 from app.routes.tokens import token_routes
 from app.services import Services
@@ -45,6 +46,7 @@ def create_app(services: Services) -> QuartTrio:
         chat_routes(services, grammars),
         completion_routes(services, grammars),
         message_routes(services, grammars),
+        response_routes(services, grammars),
         embedding_routes(services),
         model_routes(services),
         lora_routes(services),

@@ -9,6 +9,9 @@ from app.adapters import MAX_NAME_LENGTH
 from app.limits import Limits
 from app.messages_history import ROLES
 from app.messages_request import CHOICES, DISPLAYS, EFFORTS, THINKS
+from app.responses import request_checks
+from app.responses.input_items import ROLES as ITEM_ROLES
+from app.responses.item_ids import ITEM_TYPES
 from protocol.sampling import MAX_PATTERN_COUNT, MAX_PATTERN_SIZE
 
 Keywords = dict[str, object]
@@ -20,6 +23,11 @@ _TOKEN_ID: Keywords = {"type": "integer", "minimum": 0}
 _SAMPLING_OF_MESSAGES = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("min_tokens", "seed", "priority", "cache_salt", "timeout"),
+)
+
+_SAMPLING_OF_RESPONSES = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("min_tokens", "seed", "priority", "cache_salt", "timeout", "logit_bias", "stop", "stop_token_ids"),
 )
 
 
@@ -57,6 +65,46 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
         | tools
         | {"max_tokens": {"integer": {"minimum": 1}}, "stop_sequences": {"array": sampling["stop"]["array"]}},
         "CountTokensRequest": messages | tools,
+        "ResponsesRequest": {name: sampling[name] for name in _SAMPLING_OF_RESPONSES}
+        | tools
+        | {
+            "input": {"string": {"minLength": 1}, "array": {"minItems": 1, "maxItems": limits.max_messages}},
+            "max_output_tokens": {"integer": {"minimum": 1}},
+            "max_tool_calls": {"integer": {"minimum": 0, "maximum": request_checks.MAX_TOOL_CALLS}},
+            "top_logprobs": {"integer": counted},
+            "truncation": {"string": {"enum": [*request_checks.TRUNCATIONS]}},
+            "include": {
+                "array": {
+                    "maxItems": len(request_checks.INCLUDABLE),
+                    "items": {"enum": [*request_checks.INCLUDABLE]},
+                }
+            },
+            "metadata": {
+                "object": {
+                    "maxProperties": request_checks.MAX_PAIRS,
+                    "propertyNames": {"maxLength": request_checks.MAX_KEY_LENGTH},
+                    "additionalProperties": {"type": "string", "maxLength": request_checks.MAX_VALUE_LENGTH},
+                }
+            },
+            "conversation": {"string": {"not": {}}, "object": {"not": {}}},
+            "prompt": {"object": {"not": {}}},
+        }
+        | {
+            name: {"string": {"maxLength": request_checks.MAX_LABEL_LENGTH}}
+            for name in ("user", "safety_identifier", "prompt_cache_key", "service_tier")
+        },
+        "InputItem": {
+            "type": {"string": {"enum": [*ITEM_TYPES]}},
+            "role": {"string": {"enum": [*ITEM_ROLES]}},
+        },
+        "ResponseTool": {"type": {"string": {"enum": ["function", "mcp"]}}},
+        "ReasoningConfig": {
+            "effort": {"string": {"enum": [*request_checks.EFFORTS]}},
+            "summary": {"string": {"enum": [*request_checks.SUMMARIES]}},
+            "generate_summary": {"string": {"enum": [*request_checks.SUMMARIES]}},
+        },
+        "TextConfig": {"verbosity": {"string": {"enum": [*request_checks.VERBOSITIES]}}},
+        "TextFormat": {"type": {"string": {"enum": ["text", "json_object", "json_schema"]}}},
         "Turn": {"role": {"string": {"enum": [*ROLES]}}},
         "ClientTool": {"type": {"string": {"const": "custom"}}},
         "ToolChoice": {"type": {"string": {"enum": [*CHOICES, "tool"]}}},

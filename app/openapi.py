@@ -120,7 +120,7 @@ def _success(operation: Operation) -> Json:
     if operation.streamed is not None:
         content[EVENT_STREAM] = {"schema": {"type": "string", "description": _events(operation.streamed)}}
     if operation.events:
-        content[EVENT_STREAM] = {"schema": {"type": "string", "description": _named_events(operation.events)}}
+        content[EVENT_STREAM] = {"schema": {"type": "string", "description": _named_events(operation)}}
     return {"description": "Done."} | ({"content": content} if content else {}) | {"headers": _REQUEST_ID}
 
 
@@ -132,12 +132,12 @@ def _events(chunk: Struct) -> str:
     )
 
 
-def _named_events(events: tuple[Struct, ...]) -> str:
-    names = ", ".join(f"{event.__name__} (#/components/schemas/{event.__name__})" for event in events)
+def _named_events(operation: Operation) -> str:
+    names = ", ".join(f"{event.__name__} (#/components/schemas/{event.__name__})" for event in operation.events)
+    failure = "an event `error` that holds a MessagesErrorBody" if operation.is_of_anthropic else "`response.failed`"
     return (
         f"With `stream`: server-sent events, each of them `event: ` and its type, `data: ` and one of these as JSON: "
-        f"{names}. An answer that fails after its headers are out ends with an event `error` that holds a "
-        "MessagesErrorBody."
+        f"{names}. An answer that fails after its headers are out ends with {failure}."
     )
 
 

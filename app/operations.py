@@ -32,7 +32,7 @@ from app.schemas.messages_error import MessagesErrorBody
 from app.schemas.models import Model, ModelList
 from app.schemas.ops import LoadAnswer, VersionAnswer
 from app.schemas.response_events import EVENTS as RESPONSE_EVENTS
-from app.schemas.responses import Response
+from app.schemas.responses import Response, ResponsesRequest
 from app.schemas.stored_responses import DeletedResponse, ItemList
 from app.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
@@ -133,6 +133,17 @@ OPERATIONS: tuple[Operation, ...] = (
         body=ChatRequest,
         answer=ChatCompletion,
         streamed=ChatChunk,
+        headers=(PRIORITY,),
+        errors=OF_GENERATING,
+    ),
+    Operation(
+        method="post",
+        path="/v1/responses",
+        name="createResponse",
+        summary="Answer a conversation of items: in one piece, as events, or in the background.",
+        body=ResponsesRequest,
+        answer=Response,
+        events=RESPONSE_EVENTS,
         headers=(PRIORITY,),
         errors=OF_GENERATING,
     ),

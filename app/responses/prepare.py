@@ -115,6 +115,8 @@ async def next_chat(
         tool_choice=None if tools is None or asked.tool_choice != "none" else "none",
     )
     try:
+        if plan.body.truncation == "auto":
+            _, request = await _fitting(services, plan.body, list(items), request)
         return bounded(await prepare_chat(services, grammars, request, ID_PREFIX), max_tokens)
     except BadRequestError as error:
         raise renamed(error) from error

@@ -98,6 +98,7 @@ class Turn:
         self._find = find
         self._tells_logprobs = tells_logprobs
         self._open: _Open | None = None
+        self._has_begun = False
         self._held_logprobs: list[PositionLogprobs] = []
         """Of tokens whose text has not been told yet."""
         self.finish_reason: str | None = None
@@ -125,16 +126,13 @@ class Turn:
             self._add(part)
         if output.finish_reason is not None:
             self.finish_reason = self._reader.finish_reason(output.finish_reason)
+            if not self._has_begun:
+                self._add(Content(""))  # an answer of nothing is an answer
             self._close("incomplete" if self.is_cut else "completed")
 
     def abandon(self) -> None:
-        """It ends here, with what has been told. Calls that were not made are told to have failed."""
+        """It ends here, with what has been told."""
         self._close("incomplete")
-        for called in self.to_make:
-            self._log.append(McpCallFailed(called.item.id, called.index))
-            gone = msgspec.structs.replace(called.item, status="incomplete")
-            self._log.append(OutputItemDone(output_index=called.index, item=gone))
-        self.to_make = []
 
     def _add(self, part: Part) -> None:
         if self._open is None or not self._open.takes(part):
@@ -147,7 +145,8 @@ class Turn:
             case Content(text):
                 told = text_logprobs(logprobs)
                 opened.logprobs += told
-                self._log.append(OutputTextDelta(*where, delta=text, logprobs=told))
+                if text:
+                    self._log.append(OutputTextDelta(*where, delta=text, logprobs=told))
             case Reasoning(text):
                 self._log.append(ReasoningTextDelta(*where, delta=text))
             case CallPiece(arguments=text):
@@ -158,6 +157,7 @@ class Turn:
         opened.texts.append(text)
 
     def _opened(self, part: Part) -> _Open:
+        self._has_begun = True
         item = self._begun(part)
         opened = _Open(item, len(self._log.items))
         if isinstance(item, McpApprovalRequestItem):  # told whole, when its arguments are

@@ -1,0 +1,74 @@
+"""POST /v1/responses: a response that is waited for, followed, or left to run in the background."""
+
+from __future__ import annotations
+
+import attrs
+import msgspec
+import trio
+from quart import Blueprint, Response, request
+
+from app.access_log import access_of
+from app.body import read_body
+from app.connection import request_stack
+from app.grammar import RequestGrammars
+from app.responses.feed import Feed
+from app.responses.plan import Plan
+from app.responses.prepare import prepare_response
+from app.responses.run import run_in_request, run_response
+from app.responses.stream import stream_events
+from app.schemas.responses import ResponsesRequest
+from app.services import Services
+
+PATH = "/v1/responses"
+_DECODER = msgspec.json.Decoder(ResponsesRequest)
+_ENCODER = msgspec.json.Encoder()
+
+
+def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
+    routes = Blueprint("responses", __name__)
+
+    @routes.post(PATH)
+    async def create_response() -> Response:
+        body = await read_body(request, _DECODER, services.limits, services.drain)
+        plan = await prepare_response(services, grammars, body)
+        if body.background:
+            return await _in_background(plan)
+        return await (_streamed(plan) if body.stream else _whole(plan))
+
+    async def _whole(plan: Plan) -> Response:
+        feed = Feed(plan.response, keeps_events=False)
+        failure = await run_in_request(services, grammars, plan, feed.log, access_of(request))
+        if failure is not None:
+            raise failure
+        return _told(feed)
+
+    async def _streamed(plan: Plan) -> Response:
+        feed, access = Feed(plan.response), access_of(request)
+
+        async def run(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+            failure = await run_in_request(services, grammars, plan, feed.log, access, task_status)
+            if failure is not None:
+                access.failure = failure.code or str(failure.status)
+
+        nursery = await request_stack(request).enter_async_context(trio.open_nursery())
+        await nursery.start(run)
+        return stream_events(feed, services.keep_alive_seconds, is_only_reader=True)
+
+    async def _in_background(plan: Plan) -> Response:
+        feed = Feed(plan.response)
+        feed.log.begin()
+        access = attrs.evolve(access_of(request))  # this request's own ends with its answer
+
+        async def work() -> None:
+            await run_response(services, grammars, plan, feed.log, access)
+
+        await services.background.start(feed, plan.input_items, work)
+        if plan.body.stream:
+            return stream_events(feed, services.keep_alive_seconds, is_only_reader=False)
+        return _told(feed)
+
+    return routes
+
+
+def _told(feed: Feed) -> Response:
+    return Response(_ENCODER.encode(feed.log.response), content_type="application/json")
