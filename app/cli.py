@@ -137,8 +137,9 @@ def set_up_logging(level: str) -> None:
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    for library in ("httpx", "hpack", "h2"):  # hpack tells each header at debug: keys, too
+    for library in ("httpx", "httpx2", "httpcore2", "hpack", "h2"):  # hpack tells each header at debug: keys, too
         logging.getLogger(library).setLevel(logging.WARNING)
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # tracebacks of what app/tools tells in a sentence
     logging.getLogger(accept_complaints.LOGGER).addFilter(accept_complaints.OneLineASecond())
 
 

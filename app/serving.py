@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import trio
 from hypercorn.config import Config, Sockets
@@ -46,6 +46,7 @@ from app.responses.archive import Bounds
 from app.responses.background import BackgroundResponses
 from app.responses.keeper import NothingKept
 from app.responses.store import ResponseStore
+from app.responses.tool_box import NoToolServers
 from app.seeds import seeds
 from app.services import Services
 from app.settings import Settings
@@ -53,6 +54,9 @@ from app.template_source import read_template
 from app.tokenizer import Tokenizer
 from protocol.errors import DeadlineError, EngineDeadError, TrillmError, UnavailableError
 from protocol.operations import AddLora
+
+if TYPE_CHECKING:
+    from app.tools.servers import McpServers
 
 logger = logging.getLogger("trillm")
 
@@ -83,6 +87,7 @@ class Service:
             dialect.reasoning or "not told apart",
         )
         store = response_store(settings)
+        self.tool_servers = mcp_servers(settings)
         self.services = Services(
             engine=client,
             tokenizer=tokenizer,
@@ -108,6 +113,7 @@ class Service:
             seed=seeds(settings.seed),
             response_keeper=store or NothingKept(),
             background=BackgroundResponses(store),
+            tool_servers=self.tool_servers or NoToolServers(),
             cors=settings.cors,
             adapter_policy=policy,
             force_include_usage=settings.enable_force_include_usage,
@@ -124,6 +130,11 @@ class Service:
     @property
     def model_name(self) -> str:
         return self.services.model.served_names[0]
+
+    async def run_tools(self) -> None:
+        """Keeps sessions with MCP servers, until cancelled."""
+        if self.tool_servers is not None:
+            await self.tool_servers.run()
 
     async def check_adapters(self) -> None:
         """Have the engines read those of --lora-modules: what they cannot compute with ends the service, which has
@@ -145,6 +156,17 @@ def response_store(settings: Settings) -> ResponseStore | None:
         return None
     bounds = Bounds(max_responses=settings.max_stored_responses, seconds=settings.responses_ttl)
     return ResponseStore(settings.responses_path, time.time, bounds)
+
+
+def mcp_servers(settings: Settings) -> McpServers | None:
+    """None: the operator neither names nor allows any, and what they need is not loaded."""
+    if not (settings.tool_server or settings.allowed_mcp_servers):
+        return None
+    from app.tools.servers import McpServers
+    from app.tools.sessions import ToolSessions
+
+    sessions = ToolSessions(call_seconds=settings.tool_timeout)
+    return McpServers(sessions, settings.tool_servers, settings.allowed_servers)
 
 
 def first_adapters(modules: Sequence[LoraModule], served_names: Sequence[str]) -> Iterator[Adapter]:
@@ -181,6 +203,7 @@ async def run_until_stopped(
             around.start_soon(stop_on_signal, signals, service, sends, stop, report)
             around.start_soon(stop_on_failure, service, stop)
             around.start_soon(service.services.background.run)
+            around.start_soon(service.run_tools)
             around.start_soon(announce, service, address(sockets), began)
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
             await worker_serve(app, config, sockets=sockets, shutdown_trigger=stop.wait)

@@ -26,6 +26,8 @@ from app.lora_modules import LoraModule, read_lora_modules
 from app.pooler_config import read_pooler_config
 from app.speculative_config import read_speculative_config
 from app.tls import TlsFiles
+from app.tools.address import ToolServer, read_tool_servers
+from app.tools.allow_list import AllowedServers
 from app.unix_socket import check_socket_path
 from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
@@ -104,6 +106,14 @@ class Settings:
     """Responses that are kept (and 4 GiB of them): beyond that the least recently used go."""
     responses_ttl: Annotated[float, Parameter(group=SERVER)] = 30 * 86400.0
     """Seconds that a response is kept after it was made, or was last gone on from."""
+    tool_server: Annotated[tuple[str, ...], Parameter(group=SERVER, negative=())] = ()
+    """MCP servers whose tools /v1/responses may call: host:port (which is http://host:port/sse), URLs, with commas
+    between them, or one stdio:COMMAND. `label=` before one is what requests call it; else it is its own name."""
+    allowed_mcp_servers: Annotated[tuple[str, ...], Parameter(group=SERVER, negative=())] = ()
+    """URLs with commas between them: requests may bring a `server_url` that is one of these, or lies below it.
+    Default: none."""
+    tool_timeout: Annotated[float, Parameter(group=SERVER)] = 60.0
+    """Seconds that a call of a tool may take, after which the model reads that it did."""
     profiler_dir: Annotated[Path | None, Parameter(group=SERVER)] = None
     """Where /start_profile has profiles written. Default: `profiles` in the cache directory."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Parameter(group=SERVER)] = "info"
@@ -257,6 +267,7 @@ class Settings:
         self.modules, self.adapter_policy  # noqa: B018  raise for what cannot be read
         read_speculative_config(self.speculative_config)
         check_parser_names(self.tool_call_parser, self.reasoning_parser)
+        self.tool_servers, self.allowed_servers  # noqa: B018  raise for what cannot be read
         read_override(self.override_generation_config)
         read_pooler_config(self.pooler_config)
         if self.uds is not None:
@@ -270,7 +281,7 @@ class Settings:
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len", "num_gpu_blocks_override")
         values = attrs.asdict(self)
         others = ("kv_cache_memory_bytes", "threads", "max_body_bytes", "stream_interval", "max_loras")
-        for name in (*positive, *others, "max_stored_responses", "responses_ttl"):
+        for name in (*positive, *others, "max_stored_responses", "responses_ttl", "tool_timeout"):
             if values[name] is not None and not values[name] >= 1:
                 raise BadRequestError(f"--{name.replace('_', '-')} must be at least 1, not {values[name]}")
         seconds = ("shutdown_timeout", "send_timeout", "dummy_step_seconds", "request_timeout", "max_queue_time")
@@ -286,6 +297,14 @@ class Settings:
     @property
     def responses_path(self) -> Path:
         return self.responses_store_path or self.cache_directory / "responses.sqlite3"
+
+    @property
+    def tool_servers(self) -> tuple[ToolServer, ...]:
+        return read_tool_servers(self.tool_server)
+
+    @property
+    def allowed_servers(self) -> AllowedServers:
+        return AllowedServers.of(self.allowed_mcp_servers)
 
     @property
     def max_live_requests(self) -> int:

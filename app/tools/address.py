@@ -16,6 +16,7 @@ MAX_TOOL_SERVERS = 32
 MAX_LABEL_LENGTH = 64
 LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 STDIO = "stdio:"
+HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:@\[\]]+):[0-9]{1,5}")
 
 
 @frozen
@@ -66,6 +67,8 @@ def _read(entry: str) -> ToolServer:
     if entry.startswith(STDIO):
         return ToolServer(ToolAddress("stdio", command=_command(entry.removeprefix(STDIO))), label)
     if "://" not in entry:
+        if not HOST_AND_PORT.fullmatch(entry):
+            raise BadRequestError(f"--tool-server takes host:port, URLs and {STDIO}COMMAND, not {entry[:100]!r}")
         entry = f"http://{entry}/sse"
     try:
         return ToolServer(read_url(entry), label)

@@ -114,7 +114,10 @@ def test_the_pure_modules_named_here_exist(package):
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import app.hypercorn_command, app.cli, app.factory", ("torch", "transformers", "gguf", "huggingface_hub")),
+        (
+            "import app.hypercorn_command, app.cli, app.factory",
+            ("torch", "transformers", "gguf", "huggingface_hub", "mcp"),
+        ),
         ("import actors.child, actors.output.main", ("torch", "transformers", "numpy", "quart", "hypercorn")),
         ("import actors.engine.main, gpu.fake_runner", ("torch", "transformers", "numpy", "quart", "hypercorn")),
     ],

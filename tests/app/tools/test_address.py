@@ -27,6 +27,7 @@ def test_tool_servers_are_addresses_urls_and_commands_and_may_be_named():
         ("http://a.example/%2e%2e/mcp", "escapes"),
         ("http://a.example:99999/", "no URL"),
         ("http://[::1/", "no URL"),
+        ("demo", "takes host:port"),
         ("stdio:", "needs a command"),
         ("stdio:'open", "No closing quotation"),
         ("a=localhost:1,a=localhost:2", "twice"),
