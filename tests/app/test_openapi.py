@@ -107,7 +107,7 @@ async def test_the_priority_header_is_said_where_it_is_taken() -> None:
         for parameter in operation.get("parameters", [])
         if (parameter["name"], parameter["in"]) == ("X-Vllm-Priority", "header")
     }
-    assert set(said) == {*PATHS.values(), "/v1/messages"}
+    assert set(said) == {*PATHS.values(), "/v1/messages", "/v1/responses"}
     assert {(schema["minimum"], schema["maximum"]) for schema in said.values()} == {(-(2**31), 2**31 - 1)}
     assert "<code>X-Vllm-Priority</code>" in (await make_app().get("/docs")).text
 
