@@ -35,7 +35,7 @@ class TurnUsage:
         inputs, outputs = sum(self.inputs), sum(self.outputs)
         return ResponseUsage(
             inputs,
-            InputTokensDetails(sum(self.cached), list(self.inputs), list(self.cached)),
+            InputTokensDetails(sum(self.cached), 0, list(self.inputs), list(self.cached)),
             outputs,
             OutputTokensDetails(
                 sum(self.reasoning), sum(self.tool_outputs), list(self.outputs), list(self.tool_outputs)

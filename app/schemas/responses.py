@@ -288,6 +288,8 @@ OutputItem = MessageItem | ReasoningItem | FunctionCallItem | McpListToolsItem |
 
 class InputTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
+    cache_write_tokens: int = 0
+    """None is billed for: what is computed is kept as long as there is room."""
     input_tokens_per_turn: list[int] = []
     cached_tokens_per_turn: list[int] = []
 
