@@ -1,0 +1,142 @@
+"""The store as the event loop sees it: what is kept is gone on from, and a disk that fails holds nobody up."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from pathlib import Path
+
+import pytest
+import trio
+
+from app.responses.feed import Feed
+from app.responses.store import MAX_UNRECORDED, REST_SECONDS, ResponseStore
+from protocol.errors import BadRequestError, NotFoundError, UnavailableError
+from tests.helpers.stored_responses import Disk, make_feed, make_store, now, question, tell
+
+FULL = sqlite3.OperationalError("database or disk is full")
+
+
+async def kept(store: ResponseStore, name: str, ask: str, answer: str, previous: str | None = None) -> Feed:
+    feed = make_feed(name, previous=previous)
+    await store.began(feed.log, [question(ask, f"msg_{ask}")])
+    tell(feed, answer)
+    feed.log.settle("completed")
+    await store.ended(feed.log)
+    feed.log.publish()
+    return feed
+
+
+async def test_a_conversation_is_gone_on_from_with_all_that_was_said() -> None:
+    store = make_store()
+    await kept(store, "resp_1", "one", "eins")
+    await kept(store, "resp_2", "two", "zwei", previous="resp_1")
+    items = await store.history("resp_2")
+    assert [item.type for item in items] == ["message"] * 4
+    assert [item.role for item in items] == ["user", "assistant", "user", "assistant"]
+    assert [part.text for item in items for part in item.content or [] if not isinstance(part, str)] == [
+        *("one", "eins", "two", "zwei")
+    ]
+    told = await store.input_of("resp_2")
+    assert [item["content"][0]["text"] for item in told] == ["one", "eins", "two"]
+
+
+@pytest.mark.parametrize("name", ["resp_2", "../x", "", "resp_" + "x" * 10_000, "resp_\0"])
+async def test_what_is_not_there_is_not_found_in_few_words(name: str) -> None:
+    store = make_store()
+    with pytest.raises(NotFoundError) as of_history:
+        await store.history(name)
+    assert of_history.value.code == "previous_response_not_found"
+    with pytest.raises(NotFoundError) as of_get:
+        await store.get(name)
+    with pytest.raises(NotFoundError):
+        await store.delete(name)
+    with pytest.raises(NotFoundError):
+        await store.input_of(name)
+    assert len(of_history.value.message) < 300
+    assert len(of_get.value.message) < 300
+
+
+async def test_what_has_not_ended_or_has_failed_is_not_gone_on_from() -> None:
+    store = make_store()
+    feed = make_feed()
+    await store.began(feed.log, [question("one")])
+    with pytest.raises(BadRequestError, match="in_progress"):
+        await store.history("resp_1")
+    feed.log.settle("failed")
+    await store.ended(feed.log)
+    with pytest.raises(BadRequestError, match="failed"):
+        await store.history("resp_1")
+
+
+async def test_a_full_disk_is_logged_once_and_what_ended_meanwhile_is_kept_later(
+    autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    disk = Disk()
+    store = make_store(disk=disk)
+    feed = make_feed()
+    await store.began(feed.log, [question("one")])
+    disk.failure = FULL
+    await kept(store, "resp_2", "two", "zwei")
+    tell(feed, "eins")
+    feed.log.settle("completed")
+    for _ in range(3):
+        await store.ended(feed.log)
+        await trio.sleep(REST_SECONDS)
+    with pytest.raises(UnavailableError):
+        await store.get("resp_1")
+    asked = disk.num_calls
+    with pytest.raises(UnavailableError):
+        await store.get("resp_1")
+    assert disk.num_calls == asked, "a disk that has just failed is left alone"
+    disk.failure = None
+    await trio.sleep(REST_SECONDS)
+    assert (await store.get("resp_1")).status == "completed"
+    assert json.loads((await store.get("resp_1")).response)["output"][0]["content"][0]["text"] == "eins"
+    with pytest.raises(NotFoundError):
+        await store.get("resp_2")  # it was not kept when it began
+    told = [record.message for record in caplog.records]
+    assert len(told) == 2
+    assert "disk is full" in told[0]
+    assert "works again" in told[1]
+
+
+async def test_what_waits_for_the_disk_is_bounded() -> None:
+    disk = Disk()
+    store = make_store(disk=disk)
+    disk.failure = FULL
+    for n in range(MAX_UNRECORDED + 10):
+        await kept(store, f"resp_{n}", "q", "a")
+    assert len(store._unrecorded) == MAX_UNRECORDED
+
+
+async def test_in_its_thread_a_file_that_is_locked_for_long_fails_what_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "responses.sqlite3"
+    store = ResponseStore(path, now)
+    await store.open()
+    await kept(store, "resp_1", "one", "eins")
+    locking = sqlite3.connect(path)
+    locking.execute("BEGIN IMMEDIATE")
+    feed = make_feed("resp_2")
+    await store.began(feed.log, [])
+    with pytest.raises(UnavailableError):
+        await store.delete("resp_1")
+    locking.close()
+    await trio.sleep(REST_SECONDS)
+    await store.delete("resp_1")
+    await store.close()
+
+
+async def test_a_directory_that_cannot_be_written_keeps_nothing_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    store = ResponseStore(tmp_path / "file" / "responses.sqlite3", now)
+    await store.open()
+    await kept(store, "resp_1", "one", "eins")
+    with pytest.raises(UnavailableError):
+        await store.get("resp_1")
+    assert len(caplog.records) == 1
+    assert "the store of responses does not work" in caplog.text
