@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
 import trio
 import trio.testing
-from mcp.client._memory import InMemoryTransport
 from mcp.server.lowlevel import Server
 from mcp_types import CallToolResult, ListToolsResult, TextContent
 from mcp_types import Tool as ListedByServer
@@ -15,36 +13,18 @@ from mcp_types import Tool as ListedByServer
 from app.responses.history import told_to_model
 from app.responses.input_items import as_input
 from app.schemas.responses import InputItem, McpApproval, McpCallItem, McpToolFilter, ResponseTool
-from app.tools.address import ToolAddress, ToolServer
+from app.tools.address import ToolServer
 from app.tools.allow_list import AllowedServers
 from app.tools.result_text import MAX_RESULT_LENGTH
 from app.tools.servers import McpServers
 from app.tools.sessions import ToolSessions
 from protocol.errors import BadRequestError
-from tests.helpers.tool_server import BIG, Seen, tool_server
+from tests.app.tools.network import NAMED, ONE, TWO, Network
+from tests.helpers.tool_server import BIG
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 
-ONE, TWO = "http://one.example/mcp", "http://two.example/mcp"
-NAMED = ToolAddress("http", "http://named.example/mcp")
 REQUEST = "mcpr_" + "0" * 32
-
-
-class Network:
-    """Servers by their URLs; what is not among them cannot be reached."""
-
-    def __init__(self, **servers) -> None:
-        self.seen = Seen()
-        self.servers = {ONE: tool_server(self.seen), TWO: tool_server(self.seen), NAMED.url: tool_server(self.seen)}
-        self.headers = []
-
-    @asynccontextmanager
-    async def connect(self, address, headers, on_failure, on_end):
-        self.headers.append(headers)
-        if address.url not in self.servers:
-            raise ConnectionRefusedError("nobody is there")
-        async with InMemoryTransport(self.servers[address.url]) as streams:
-            yield streams
 
 
 @pytest.fixture

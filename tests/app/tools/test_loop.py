@@ -1,0 +1,235 @@
+"""A scripted model that calls tools of real MCP servers over /v1/responses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import attrs
+import pytest
+import trio
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from app.dialects.dialect import Dialect
+from app.factory import create_app
+from app.tools.allow_list import AllowedServers
+from app.tools.servers import McpServers
+from app.tools.sessions import ToolSessions
+from tests.app.tools.network import ONE, Network
+from tests.helpers.app_under_test import AppUnderTest, make_app
+from tests.helpers.asgi import Exchange, http_scope
+
+pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
+
+EVENT = TypeAdapter(ResponseStreamEvent)
+
+
+def calling(name: str, **arguments) -> str:
+    return f"<tool_call>\n{json.dumps({'name': f'one__{name}', 'arguments': arguments})}\n</tool_call>"
+
+
+@pytest.fixture
+def network():
+    return Network()
+
+
+@pytest.fixture
+def make(nursery, network) -> Callable[..., AppUnderTest]:
+    """(what the model writes, turn by turn) to an application; the last text is said again and again."""
+
+    def make(*texts: str, call_seconds: float = 60) -> AppUnderTest:
+        script = list(texts)
+
+        def reply(prompt, index) -> str:
+            return script.pop(0) if len(script) > 1 else script[0]
+
+        app = make_app(dialect=Dialect("hermes"), max_model_len=100_000, tokens_per_delta=4, reply=reply)
+        sessions = ToolSessions(connect=network.connect, call_seconds=call_seconds)
+        servers = McpServers(sessions, [], AllowedServers.of((ONE,)))
+        nursery.start_soon(servers.run)
+        services = attrs.evolve(app.services, tool_servers=servers)
+        return AppUnderTest(create_app(services), app.engine, services)
+
+    return make
+
+
+async def respond(app: AppUnderTest, prompt="How much is it?", **fields):
+    server = {"type": "mcp", "server_label": "one", "server_url": ONE, "require_approval": "never"}
+    server |= fields.pop("server", {})
+    reply = await app.post("/v1/responses", input=prompt, tools=[server], store=False, **fields)
+    assert reply.status_code == 200, reply.text
+    Response.model_validate(reply.json)
+    return reply.json
+
+
+def kinds(response) -> list[str]:
+    return [item["type"] for item in response["output"]]
+
+
+def prompts(app: AppUnderTest) -> list[str]:
+    return [app.services.tokenizer.decode(list(prompt.prompt_token_ids)) for prompt in app.engine.prompts]
+
+
+async def test_the_model_calls_a_tool_and_answers_with_what_it_told(make, network):
+    app = make(calling("add", a=2, b=3), "It is five.")
+
+    response = await respond(app)
+
+    assert kinds(response) == ["mcp_list_tools", "mcp_call", "message"]
+    call = response["output"][1]
+    assert (call["server_label"], call["name"], call["status"]) == ("one", "add", "completed")
+    assert (json.loads(call["arguments"]), call["output"]) == ({"a": 2, "b": 3}, "5")
+    assert response["output"][2]["content"][0]["text"] == "It is five."
+    assert response["status"] == "completed"
+    assert network.seen.calls == ["add"]
+    assert len(prompts(app)) == 2
+
+
+async def test_a_stream_tells_the_list_the_call_and_the_answer_in_events_that_openai_s_client_knows(make):
+    app = make(calling("add", a=2, b=3), "It is five.")
+    body = {
+        "input": "How much?",
+        "stream": True,
+        "store": False,
+        "tools": [{"type": "mcp", "server_label": "one", "server_url": ONE, "require_approval": "never"}],
+    }
+
+    reply = await app.post("/v1/responses", **body)
+    events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+    for event in events:
+        EVENT.validate_python(event)
+    told = [event["type"].removeprefix("response.") for event in events]
+
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [kind for kind in told if kind.startswith("mcp")][:3] == [
+        "mcp_list_tools.in_progress",
+        "mcp_list_tools.completed",
+        "mcp_call.in_progress",
+    ]
+    assert told.index("mcp_call_arguments.done") < told.index("mcp_call.completed") < told.index("output_text.done")
+    assert told[-1] == "completed"
+
+
+async def test_the_model_is_told_that_a_tool_failed_and_goes_on(make, network):
+    app = make(calling("fail", reason="no"), calling("fail", reason="again"), "I give up.")
+
+    response = await respond(app)
+
+    assert kinds(response) == ["mcp_list_tools", "mcp_call", "mcp_call", "message"]
+    assert [item["status"] for item in response["output"][1:3]] == ["failed", "failed"]
+    assert response["output"][1]["error"]["type"] == "mcp_tool_execution_error"
+    assert response["status"] == "completed"
+    assert network.seen.calls == ["fail", "fail"]
+    assert "Error executing tool fail" in prompts(app)[-1]
+
+
+async def test_a_server_that_is_gone_in_a_call_is_a_failed_call(make, network, autojump_clock):
+    app = make(calling("slow"), "Too slow.", call_seconds=5)
+
+    response = await respond(app)
+
+    assert "within 5 s" in response["output"][1]["error"]["message"]
+    assert kinds(response)[-1] == "message"
+    assert network.seen.cancelled == ["slow"]
+
+
+async def test_no_more_calls_are_made_than_the_request_wants(make, network):
+    app = make(calling("add", a=1, b=1) + calling("add", a=2, b=2), calling("add", a=3, b=3), "Enough.")
+
+    response = await respond(app, max_tool_calls=1)
+
+    assert network.seen.calls == ["add"]
+    assert kinds(response)[:3] == ["mcp_list_tools", "mcp_call", "mcp_call"]
+    assert [item["status"] for item in response["output"][1:3]] == ["completed", "failed"]
+
+
+async def test_a_model_that_never_stops_calling_is_stopped(make, network):
+    app = make(calling("add", a=1, b=1))
+
+    response = await respond(app)
+
+    assert response["status"] in ("completed", "incomplete")
+    assert 10 <= len(network.seen.calls) <= 100
+
+    cut = await respond(app, max_output_tokens=200)
+
+    assert cut["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+async def test_a_call_that_needs_approval_is_made_after_it_and_once(make, network):
+    app = make(calling("add", a=2, b=3), "It is five.", "Again?")
+    server = {"require_approval": "always"}
+
+    asking = await respond(app, server=server)
+    assert kinds(asking) == ["mcp_list_tools", "mcp_approval_request"]
+    assert network.seen.calls == []
+    answer = {"type": "mcp_approval_response", "approval_request_id": asking["output"][1]["id"], "approve": True}
+    conversation = [{"role": "user", "content": "How much?"}, *asking["output"], answer]
+    done = await respond(app, conversation, server=server)
+    again = await respond(app, conversation, server=server)
+
+    assert kinds(done) == ["mcp_call", "message"]
+    assert (done["output"][0]["output"], done["output"][0]["approval_request_id"]) == (
+        "5",
+        answer["approval_request_id"],
+    )
+    assert again["output"][0]["status"] == "failed"
+    assert network.seen.calls == ["add"]
+
+
+async def test_a_refused_call_is_not_made_and_the_model_is_told(make, network):
+    app = make(calling("add", a=2, b=3), "Then not.")
+    server = {"require_approval": "always"}
+
+    asking = await respond(app, server=server)
+    answer = {"type": "mcp_approval_response", "approval_request_id": asking["output"][1]["id"], "approve": False}
+    done = await respond(app, [{"role": "user", "content": "How much?"}, *asking["output"], answer], server=server)
+
+    assert kinds(done) == ["message"]
+    assert network.seen.calls == []
+    assert "not allowed" in prompts(app)[-1]
+
+
+async def test_an_approval_of_what_nobody_asked_is_refused(make):
+    app = make("Hi")
+    answer = {"type": "mcp_approval_response", "approval_request_id": "mcpr_unknown", "approve": True}
+
+    reply = await app.post(
+        "/v1/responses",
+        input=[answer],
+        tools=[{"type": "mcp", "server_label": "one", "server_url": ONE}],
+    )
+
+    assert reply.status_code == 400
+    assert "mcpr_unknown" in reply.json["error"]["message"]
+
+
+async def test_a_server_that_cannot_be_reached_is_told_and_the_model_answers_without_it(make, network):
+    network.servers.clear()
+
+    response = await respond(make("Without tools."))
+
+    assert kinds(response) == ["mcp_list_tools", "message"]
+    assert "cannot be reached" in response["output"][0]["error"]
+
+
+async def test_a_client_that_leaves_during_a_call_has_the_server_told(make, network):
+    app = make(calling("slow"), "Never.")
+    body = {
+        "input": "Go",
+        "stream": True,
+        "store": False,
+        "tools": [{"type": "mcp", "server_label": "one", "server_url": ONE, "require_approval": "never"}],
+    }
+    lines = [(b"content-type", b"application/json")]
+    exchange = Exchange(http_scope("POST", "/v1/responses", lines), json.dumps(body).encode())
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as client:
+            client.start_soon(exchange.run, app.app)
+            await network.seen.started.wait()
+            client.cancel_scope.cancel()
+        await network.seen.stopped.wait()
+
+    assert network.seen.cancelled == ["slow"]
