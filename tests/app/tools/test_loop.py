@@ -8,6 +8,9 @@ from collections.abc import Callable
 import attrs
 import pytest
 import trio
+from mcp.server.lowlevel import Server
+from mcp_types import CallToolResult, ListToolsResult, TextContent
+from mcp_types import Tool as ListedByServer
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -52,6 +55,16 @@ def make(nursery, network) -> Callable[..., AppUnderTest]:
         return AppUnderTest(create_app(services), app.engine, services)
 
     return make
+
+
+def lying_server(schema) -> Server:
+    async def list_tools(context, params) -> ListToolsResult:
+        return ListToolsResult(tools=[ListedByServer(name="lies", input_schema=schema)])
+
+    async def call_tool(context, params) -> CallToolResult:
+        return CallToolResult(content=[TextContent(type="text", text="called")])
+
+    return Server("liar", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 async def respond(app: AppUnderTest, prompt="How much is it?", **fields):
@@ -233,3 +246,24 @@ async def test_a_client_that_leaves_during_a_call_has_the_server_told(make, netw
         await network.seen.stopped.wait()
 
     assert network.seen.cancelled == ["slow"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": 5},
+        {"type": "object", "properties": {"a": {"$ref": "http://evil.example/schema"}}},
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a+)+$"}}},
+        {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}},
+        {"not": "an object"},
+    ],
+)
+@pytest.mark.parametrize("tool_choice", ["auto", "required"])
+async def test_a_schema_that_lies_costs_at_most_its_own_request(schema, tool_choice, make, network):
+    network.servers[ONE] = lying_server(schema)
+    app = make(calling("lies"), "Done.")
+    server = {"type": "mcp", "server_label": "one", "server_url": ONE, "require_approval": "never"}
+
+    reply = await app.post("/v1/responses", input="Go", tools=[server], tool_choice=tool_choice)
+
+    assert reply.status_code in (200, 400), reply.text

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import socket
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 from mcp.client._memory import InMemoryTransport
+from mcp.server.mcpserver import Context
+from mcp_types import JSONRPCRequest
 
 from app.tools.address import ToolAddress, read_url
 from app.tools.session import ToolSession
@@ -199,6 +202,117 @@ async def test_the_same_headers_are_the_same_session_and_others_another(nursery)
         await sessions.call(HERE, headers, "add", {"a": 1, "b": 1})
 
     assert memory.num_connected == sessions.num_open == 2
+
+
+class Forgetful:
+    """A server of the older protocol with sessions in JSON, which forgets them when it is restarted."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.num_calls = 0
+
+    async def __call__(self, scope, receive, send) -> None:
+        assert scope["type"] == "http"
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        given = dict(scope["headers"]).get(b"mcp-session-id")
+        if scope["method"] != "POST":
+            return await self.answer(send, 405)
+        asked = json.loads(body)
+        if given is not None and given != self.name:
+            return await self.answer(send, 404)
+        if "id" not in asked:
+            return await self.answer(send, 202)
+        match asked["method"]:
+            case "initialize":
+                about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+                result = {"result": {**about, "serverInfo": {"name": "forgetful", "version": "1"}}}
+            case "tools/call":
+                self.num_calls += 1
+                result = {"result": {"content": [{"type": "text", "text": "here"}]}}
+            case method:
+                result = {"error": {"code": -32601, "message": f"no {method}"}}
+        await self.answer(send, 200, {"jsonrpc": "2.0", "id": asked["id"], **result})
+
+    @property
+    def name(self) -> bytes:
+        return b"session-%d" % self.generation
+
+    async def answer(self, send, status: int, content=None) -> None:
+        headers = [(b"content-type", b"application/json"), (b"mcp-session-id", self.name)]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if content is None else json.dumps(content).encode()})
+
+
+@pytest.mark.process
+async def test_a_server_that_has_forgotten_its_session_is_asked_in_a_new_one(sessions, nursery):
+    server = Forgetful()
+    address = read_url(f"http://127.0.0.1:{await serve_on_loopback(server, nursery)}/mcp")
+
+    assert text(await sessions.call(address, (), "any", {})) == "here"
+    server.generation += 1
+    assert text(await sessions.call(address, (), "any", {})) == "here"
+
+    assert server.num_calls == 2
+    with pytest.raises(ToolError, match="no tools/list"):
+        await sessions.list_tools(address, ())
+
+
+class OlderProtocol:
+    """What the client says, with the newer protocol's first question made one that no server knows."""
+
+    def __init__(self, stream) -> None:
+        self.stream = stream
+
+    async def send(self, item) -> None:
+        if isinstance(item.message, JSONRPCRequest) and item.message.method == "server/discover":
+            item.message.method, item.message.params = "server/unheard-of", None
+        await self.stream.send(item)
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_error) -> None:
+        await self.aclose()
+
+
+async def test_a_list_that_has_changed_is_asked_for_again(nursery):
+    server = tool_server()
+
+    @server.tool()
+    async def learn(context: Context) -> str:
+        """Gives the server another tool."""
+        server.add_tool(lambda: "new", "learnt", description="New.")
+        await context.session.send_tool_list_changed()
+        return "learnt"
+
+    @asynccontextmanager
+    async def connect(address, headers, on_failure, on_end):
+        async with InMemoryTransport(server) as (heard, said):
+            yield heard, OlderProtocol(said)
+
+    sessions = ToolSessions(connect=connect)
+    await nursery.start(sessions.run)
+    before = await sessions.list_tools(HERE, ())
+    assert await sessions.list_tools(HERE, ()) is before
+    await sessions.call(HERE, (), "learn", {})
+
+    assert [tool.name for tool in (await sessions.list_tools(HERE, ()))[len(before) :]] == ["learnt"]
+
+
+async def test_a_list_is_asked_for_again_after_a_while(nursery, autojump_clock):
+    sessions = await in_memory(nursery, Memory())
+
+    before = await sessions.list_tools(HERE, ())
+    await trio.sleep(61)
+
+    assert await sessions.list_tools(HERE, ()) is not before
 
 
 async def test_who_asks_at_once_shares_one_session(nursery):

@@ -1,0 +1,57 @@
+"""MCP servers behind a real `trillm serve`: reached when they can be, let alone when they cannot, and gone with it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.helpers.processes import children, is_gone
+from tests.helpers.server import open_server
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+COMMAND = f"here=stdio:{sys.executable} {ROOT}/tests/helpers/tool_server.py"
+CALL = {"server_label": "here", "name": "add", "arguments": '{"a": 2, "b": 3}'}
+CONVERSATION = [
+    {"role": "user", "content": "How much is it?"},
+    {"type": "mcp_approval_request", "id": "mcpr_1", **CALL},
+    {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+]
+
+
+def descendants(pid: int) -> set[int]:
+    """Of the server, with what the tool server's command has started."""
+    found: set[int] = set()
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, file.read_text().split()):
+            found |= {child} | descendants(child)
+    return found
+
+
+async def test_a_command_s_tools_are_called_and_it_ends_with_the_server(checkpoint):
+    flags = ("--tool-server", COMMAND, "--tool-server", "127.0.0.1:1", "--max-model-len", "4096")
+    async with open_server(checkpoint, *flags) as server:
+        await server.until_said(re.compile(r"http://127\.0\.0\.1:1/sse: .*cannot be reached.*tried again"))
+        await server.until_said(re.compile(r"has 9 tools, under the label here"))
+        commands = descendants(server.pid) - set(children(server.pid).values())
+        async with server.client() as http:
+            tools = [{"type": "mcp", "server_label": "here", "allowed_tools": ["add"]}]
+            body = {"input": CONVERSATION, "tools": tools, "max_output_tokens": 16, "store": False}
+            reply = await http.post("/v1/responses", json=body)
+            tools = [{"type": "mcp", "server_label": "other", "server_url": "http://127.0.0.1:1/sse"}]
+            refused = await http.post("/v1/responses", json=body | {"tools": tools, "input": "Hi"})
+
+    assert reply.status_code == 200, reply.text
+    assert [item["type"] for item in reply.json()["output"]][:2] == ["mcp_list_tools", "mcp_call"]
+    assert reply.json()["output"][1]["output"] == "5"
+    assert refused.status_code == 400
+    assert "--allowed-mcp-servers" in refused.json()["error"]["message"]
+    with trio.fail_after(10):
+        while not all(map(is_gone, commands)):
+            await trio.sleep(0.02)
+    assert not any("Traceback" in line for line in server.log)
