@@ -10,6 +10,7 @@ from quart import Blueprint, Response, request
 from app.access_log import access_of
 from app.body import read_body
 from app.connection import request_stack
+from app.failures import error_response
 from app.grammar import RequestGrammars
 from app.responses.feed import Feed
 from app.responses.plan import Plan
@@ -38,9 +39,7 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
     async def _whole(plan: Plan) -> Response:
         feed = Feed(plan.response, keeps_events=False)
         failure = await run_in_request(services, grammars, plan, feed.log, access_of(request))
-        if failure is not None:
-            raise failure
-        return _told(feed)
+        return _told(feed) if failure is None else error_response(failure)
 
     async def _streamed(plan: Plan) -> Response:
         feed, access = Feed(plan.response), access_of(request)
