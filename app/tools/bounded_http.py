@@ -15,6 +15,7 @@ from app.tools.request_headers import Headers
 
 MAX_MESSAGE_BYTES = 16 * 2**20
 """In one answer in JSON, or one event of a stream of them."""
+PACKED = "the answer is compressed, which was not asked for: its size would have no limit"
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 3600.0
 """Without a byte on a stream of events. Calls have their own, shorter limits."""
@@ -54,6 +55,10 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         except httpx2.HTTPError as error:
             self._on_failure(request.method, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
             raise
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            await response.aclose()
+            self._on_failure(request.method, PACKED)
+            raise httpx2.ReadError(PACKED)
         if response.status_code >= 300:
             self._on_failure(request.method, f"HTTP {response.status_code} {response.reason_phrase}".strip())
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
@@ -65,7 +70,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
 def http_client(headers: Headers, on_failure: Callable[[str, str], None]) -> httpx2.AsyncClient:
     """Follows no redirects by itself, and takes nothing from netrc or proxies of the environment."""
     return httpx2.AsyncClient(
-        headers=dict(headers),
+        headers={**dict(headers), "accept-encoding": "identity"},
         timeout=httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS),
         transport=BoundedTransport(on_failure),
         follow_redirects=False,

@@ -13,9 +13,9 @@ MAX_TOTAL_LENGTH = 16384
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 VALUE = re.compile(r"[\t -~]*")
 OURS = {
-    "accept", "connection", "content-encoding", "content-length", "content-type", "expect", "host", "keep-alive",
-    "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id", "proxy-authorization",
-    "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+    "accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect", "host",
+    "keep-alive", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id",
+    "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 }  # fmt: skip
 """What the transport says itself."""
 

@@ -23,6 +23,8 @@ from app.tools.transport import Connect, open_transport
 T = TypeVar("T")
 Key = tuple[ToolAddress, Headers]
 
+LIST_SECONDS = 20.0
+"""That a list of tools may take: no response begins before it is there."""
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 MAX_FAILURES = 1024
@@ -78,7 +80,8 @@ class ToolSessions:
 
     async def list_tools(self, address: ToolAddress, headers: Headers) -> tuple[McpTool, ...]:
         """Raises ToolError."""
-        return await self._with_session(address, headers, lambda session: session.list_tools(self._call_seconds))
+        seconds = min(self._call_seconds, LIST_SECONDS)
+        return await self._with_session(address, headers, lambda session: session.list_tools(seconds))
 
     async def call(
         self,

@@ -57,9 +57,11 @@ def make(nursery, network) -> Callable[..., AppUnderTest]:
     return make
 
 
-def lying_server(schema) -> Server:
+def lying_server(schema, num_tools: int = 1) -> Server:
     async def list_tools(context, params) -> ListToolsResult:
-        return ListToolsResult(tools=[ListedByServer(name="lies", input_schema=schema)])
+        return ListToolsResult(
+            tools=[ListedByServer(name=f"lies{i or ''}", input_schema=schema) for i in range(num_tools)]
+        )
 
     async def call_tool(context, params) -> CallToolResult:
         return CallToolResult(content=[TextContent(type="text", text="called")])
@@ -267,3 +269,15 @@ async def test_a_schema_that_lies_costs_at_most_its_own_request(schema, tool_cho
     reply = await app.post("/v1/responses", input="Go", tools=[server], tool_choice=tool_choice)
 
     assert reply.status_code in (200, 400), reply.text
+
+
+async def test_more_tools_than_a_request_may_have_are_refused_with_the_limit(make, network):
+    network.servers[ONE] = lying_server({"type": "object"}, num_tools=200)
+    server = {"type": "mcp", "server_label": "one", "server_url": ONE}
+
+    reply = await make("Hi").post("/v1/responses", input="Go", tools=[server])
+    fewer = await make("Hi").post("/v1/responses", input="Go", tools=[server | {"allowed_tools": ["lies", "lies7"]}])
+
+    assert reply.status_code == 400
+    assert "200" in reply.json["error"]["message"]
+    assert fewer.status_code == 200, fewer.text

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import socket
@@ -192,6 +193,24 @@ async def test_what_answers_with_another_status_is_an_error_that_tells_it(status
 
     assert "secret" not in str(error.value)
     assert "hidden" not in str(error.value)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("header", "complaint"), [((b"content-encoding", b"gzip"), "compressed"), ((b"x", b"y"), "larger than")]
+)
+async def test_an_answer_without_end_ends_the_session_and_not_the_server(header, complaint, sessions, nursery):
+    async def app(scope, receive, send):
+        assert scope["type"] == "http"
+        headers = [(b"content-type", b"application/json"), header]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for _ in range(40):
+            await send({"type": "http.response.body", "body": gzip.compress(b" ") + b" " * 2**19, "more_body": True})
+
+    port = await serve_on_loopback(app, nursery)
+
+    with pytest.raises(ToolError, match=complaint):
+        await sessions.list_tools(read_url(f"http://127.0.0.1:{port}/mcp"), ())
 
 
 async def test_the_same_headers_are_the_same_session_and_others_another(nursery):
