@@ -149,3 +149,42 @@ def test_every_parameter_of_the_client_s_create_is_known_or_ignored() -> None:
     offered = set(inspect.signature(openai.OpenAI(api_key="k").chat.completions.create).parameters)
     needed = {"messages", "model", "temperature", "tools", "tool_choice", "response_format", "stream_options"}
     assert needed <= offered & set(ChatRequest.__struct_fields__)
+
+
+async def test_responses(checkpoint):
+    async with open_server(checkpoint, "--served-model-name", "tiny") as server:
+        url = f"{server.url}/v1"
+        strict = openai.OpenAI(base_url=url, api_key="k", timeout=SECONDS, _strict_response_validation=True)
+
+        def use(client: openai.OpenAI) -> None:
+            fields = {"model": "tiny", "input": "Tell me of boats.", "temperature": 0, "max_output_tokens": 40}
+            fields["extra_body"] = SHORT["extra_body"]
+            whole = strict.responses.create(**fields)
+            assert (whole.status, whole.output_text) == ("completed", "Boats and boats and boats and boats")
+            stream = strict.responses.create(**fields, stream=True)
+            assert (
+                "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+                == whole.output_text
+            )
+            with client.responses.stream(**fields) as events:
+                kinds = [event.type for event in events]
+                last = events.get_final_response()
+            assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+            assert (last.output_text, last.usage.total_tokens) == (whole.output_text, whole.usage.total_tokens)
+
+            fields = {"model": "tiny", "input": "Catch!", "max_output_tokens": 200, "extra_body": {"seed": 3}}
+            parsed = client.responses.parse(**fields, text_format=Catch)
+            assert isinstance(parsed.output_parsed, Catch)
+            tools = [openai.pydantic_function_tool(Ask)["function"] | {"type": "function"}]
+            [call] = strict.responses.create(**fields, tools=tools, tool_choice="required").output[:1]
+            assert isinstance(Ask.model_validate_json(call.arguments), Ask)
+            told = {"type": "function_call_output", "call_id": call.call_id, "output": "In the harbour."}
+            turn = [{"role": "user", "content": "Where?"}, call.model_dump(exclude_none=True), told]
+            assert strict.responses.create(**fields | {"input": turn, "max_output_tokens": 5}, tools=tools).output_text
+            cut = strict.responses.create(**fields | {"max_output_tokens": 2, "extra_body": {"ignore_eos": True}})
+            assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+            with pytest.raises(openai.NotFoundError):
+                strict.responses.create(**fields, previous_response_id="resp_none")
+
+        with strict:
+            await in_thread(server, use)
