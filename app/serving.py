@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -155,7 +154,7 @@ def response_store(settings: Settings) -> ResponseStore | None:
     if not settings.responses_store:
         return None
     bounds = Bounds(max_responses=settings.max_stored_responses, seconds=settings.responses_ttl)
-    return ResponseStore(settings.responses_path, time.time, bounds)
+    return ResponseStore(settings.responses_path, bounds=bounds)
 
 
 def mcp_servers(settings: Settings) -> McpServers | None:

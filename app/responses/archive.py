@@ -112,15 +112,19 @@ class Archive:
             self._sweep()
 
     def record(self, row: StoredResponse, events: Sequence[tuple[int, bytes]] = ()) -> bool:
-        """A response as it is now, and what it has told since the last time, as (sequence number, JSON). False: it is
-        to end, because a client has deleted it or has asked another server to cancel it. Nothing is kept of one that
-        was deleted. What comes twice, because nobody knew whether it was written, is there once."""
+        """A response as it is now (an empty `response` leaves the one that is there), and what it has told since the
+        last time, as (sequence number, JSON). What comes twice, because nobody knew whether it was written, is there
+        once.
+
+        False: it is to end, because a client has deleted it or has asked another server to cancel it. Nothing is kept
+        of one that was deleted."""
         with self._transaction():
             size = sum(len(event) for _, event in events)
+            owner = self._name if row.is_under_way else None
             found = self._connection.execute(
-                "UPDATE responses SET status = ?, response = ?, owner = ?, event_bytes = event_bytes + ? WHERE id = ?"
-                " RETURNING cancel_asked",
-                (row.status, row.response, self._name if row.is_under_way else None, size, row.id),
+                "UPDATE responses SET status = ?, response = coalesce(?, response), owner = ?,"
+                " event_bytes = event_bytes + ? WHERE id = ? RETURNING cancel_asked",
+                (row.status, row.response or None, owner, size, row.id),
             ).fetchall()
             if not found:
                 return False

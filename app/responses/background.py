@@ -24,6 +24,8 @@ logger = logging.getLogger("trillm.responses")
 
 MAX_LIVE = 1024
 """Under way at a time. The engine's own bound is met first, unless most of them wait for tools."""
+BATCH_SECONDS = 0.2
+"""What is told within so long goes to the disk together. Clients of this server read it at once all the same."""
 LOOK_SECONDS = 1.0
 """How often the store is asked whether another server's client wants one ended that tells nothing."""
 
@@ -157,7 +159,7 @@ class BackgroundResponses:
         feed.log.publish()
 
     async def _record(self, live: _Live, store: ResponseStore) -> None:
-        """Batches: what is told while one is written goes with the next. The end is recorded by who settles it."""
+        """In batches. The end is recorded by who settles it."""
         log = live.feed.log
         written = -1
         while True:
@@ -175,6 +177,8 @@ class BackgroundResponses:
                 written = events[-1].number
             if not goes_on:
                 live.scope.cancel()
+            with trio.move_on_after(BATCH_SECONDS):
+                await live.feed.wait_ended()
 
     def _forget(self, live: _Live) -> None:
         del self._live[live.feed.log.id]

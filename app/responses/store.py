@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,8 @@ REST_SECONDS = 2.0
 MAX_UNRECORDED = 256
 """Ends of responses that wait for the disk; beyond that the oldest are given up, and read failed after a restart."""
 MAX_ID_LENGTH = 128
+_CHANGES = ("response.in_progress", "response.output_item.added", "response.output_item.done")
+"""Events after which the response object reads otherwise: between them it is not written again."""
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -76,11 +79,11 @@ class ResponseStore:
     def __init__(
         self,
         path: Path | None,
-        clock: Callable[[], float],
+        clock: Callable[[], float] = time.time,
         bounds: Bounds | None = None,
         execute: Execute | None = None,
     ) -> None:
-        """`path` None keeps them in memory. Nothing is opened before `open` or the first use."""
+        """`path` None keeps them in memory. `clock`: Unix time in seconds. Nothing is opened before `open` or the first use."""
         self._path = path
         self._open_archive = partial(Archive, path, bounds or Bounds(), clock)
         self._archive: Archive | None = None
@@ -141,9 +144,10 @@ class ResponseStore:
     async def record(self, log: EventLog, events: Sequence[LoggedEvent]) -> bool:
         """A response as it is, and what it has told since the last time. False: it is to end, see `Archive.record`.
         Raises UnavailableError."""
-        row, told = _row(log), _told(events)
+        is_changed = any(event.type in _CHANGES for event in events)
+        row, told = _row(log, is_changed=is_changed), _told(events)
         goes_on = await self._do(lambda archive: archive.record(row, told))
-        if told:
+        if told and log.last is None:
             self._recorded[row.id] = told[-1][0]
         return goes_on
 
@@ -276,12 +280,12 @@ def unavailable() -> UnavailableError:
     return UnavailableError("The store of responses does not work now; the server's log says why", code="store")
 
 
-def _row(log: EventLog, input_items: bytes = b"[]") -> StoredResponse:
+def _row(log: EventLog, input_items: bytes = b"[]", *, is_changed: bool = True) -> StoredResponse:
     response = log.response
     return StoredResponse(
         response.id,
         response.status,
-        _ENCODER.encode(response),
+        _ENCODER.encode(response) if is_changed else b"",
         input_items,
         response.previous_response_id,
         response.background,

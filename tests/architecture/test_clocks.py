@@ -10,6 +10,7 @@ from tests.architecture.test_imports import MODULES
 
 READS_THE_WALL_CLOCK = {
     "app.services": "the `created` fields",
+    "app.responses.store": "how old stored responses are, over restarts",
     "app.template_environment": "strftime_now, which chat templates call",
     "actors.engine.operations": "the names of profiles",
 }
