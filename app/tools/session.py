@@ -38,6 +38,9 @@ T = TypeVar("T")
 
 LISTING_SECONDS = 60.0
 """A listing is asked for again when it is older: not every transport tells that it has changed."""
+MAX_CALLS_AT_ONCE = 64
+"""On one session; fewer than it may have connections, for want of which it would break. Others wait, and their time
+runs."""
 GOODBYE_SECONDS = 2.0
 MAX_REASON_LENGTH = 500
 SESSION_TERMINATED = "Session terminated"
@@ -78,6 +81,7 @@ class ToolSession:
         self._tools: tuple[McpTool, ...] | None = None
         self._listed_at = -math.inf
         self._listing = trio.Lock()
+        self._room = trio.CapacityLimiter(MAX_CALLS_AT_ONCE)
 
     @property
     def is_over(self) -> bool:
@@ -207,7 +211,8 @@ class ToolSession:
         with self.used():
             try:
                 with trio.fail_after(seconds):
-                    return await ask(session)
+                    async with self._room:
+                        return await ask(session)
             except trio.TooSlowError:
                 raise ToolError(f"{what} at {self.address} did not answer within {seconds:g} s") from None
             except MCPError as error:

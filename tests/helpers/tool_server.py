@@ -47,9 +47,10 @@ def tool_server(seen: Seen | None = None, name: str = "tester") -> MCPServer:
         raise ValueError(reason)
 
     @server.tool()
-    async def slow(seconds: float = 60) -> str:
-        """Takes its time."""
+    async def slow(context: Context, seconds: float = 60) -> str:
+        """Tells that it has begun, and takes its time."""
         seen.calls.append("slow")
+        await context.report_progress(0, 1)
         seen.started.set()
         try:
             await anyio.sleep(seconds)

@@ -138,16 +138,13 @@ async def test_a_server_that_dies_in_a_call_is_an_error_and_is_found_again(trans
                 except OSError:
                     await trio.sleep(0.05)
 
-    async def kill_soon() -> None:
-        await trio.sleep(0.3)
+    async def kill(*_progress: object) -> None:
         processes[-1].kill()
 
     await start()
     await sessions.list_tools(address, ())
-    async with trio.open_nursery() as killing:
-        killing.start_soon(kill_soon)
-        with pytest.raises(ToolError, match="gone") as error:
-            await sessions.call(address, (), "slow", {})
+    with pytest.raises(ToolError, match="gone") as error:
+        await sessions.call(address, (), "slow", {}, kill)
     processes[-1].wait()
     with pytest.raises(ToolError, match="cannot be reached"):
         await sessions.call(address, (), "add", {"a": 1, "b": 1})
@@ -343,6 +340,18 @@ async def test_who_asks_at_once_shares_one_session(nursery):
             asking.start_soon(sessions.call, HERE, (), "add", {"a": 1, "b": 1})
 
     assert memory.num_connected == 1
+
+
+@pytest.mark.process
+async def test_more_calls_than_a_session_has_connections_are_all_made(serve, sessions):
+    seen = Seen()
+    address = await serve("http", seen)
+
+    async with trio.open_nursery() as asking:
+        for _ in range(150):
+            asking.start_soon(sessions.call, address, (), "add", {"a": 1, "b": 1})
+
+    assert seen.calls == ["add"] * 150
 
 
 async def test_a_session_that_nobody_uses_ends(nursery, autojump_clock):
