@@ -27,7 +27,17 @@ _SAMPLING_OF_MESSAGES = (
 
 _SAMPLING_OF_RESPONSES = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("min_tokens", "seed", "priority", "cache_salt", "timeout", "logit_bias", "stop", "stop_token_ids"),
+    *(
+        "min_tokens",
+        "seed",
+        "priority",
+        "cache_salt",
+        "timeout",
+        "logit_bias",
+        "stop",
+        "stop_token_ids",
+        "stream_interval",
+    ),
 )
 
 

@@ -28,30 +28,17 @@ def checked_interval(fields: SamplingFields) -> int:
 
 
 @final
-class SparseWriter:
-    """Keeps, per choice, at most one merged delta back."""
+class HeldOutputs:
+    """At most one merged delta of each choice, until it has enough tokens to be told."""
 
-    def __init__(self, writer: Writer, interval: int) -> None:
-        """`interval` is in tokens."""
-        self._writer = writer
+    def __init__(self, interval: int) -> None:
+        """`interval` is in tokens; with 1 nothing is held."""
         self._interval = interval
         self._held: dict[int, RequestOutput] = {}
         self._begun: set[int] = set()
 
-    def frames(self, outputs: list[tuple[int, RequestOutput]]) -> list[bytes]:
-        return self._writer.frames([due for index, output in outputs if (due := self._due(index, output))])
-
-    def held_back(self) -> list[bytes]:
-        held, self._held = sorted(self._held.items()), {}
-        return [*self._writer.frames(held), *self._writer.held_back()]
-
-    def closing(self) -> list[bytes]:
-        return self._writer.closing()
-
-    async def whole(self) -> msgspec.Struct:
-        return await self._writer.whole()
-
-    def _due(self, index: int, output: RequestOutput) -> tuple[int, RequestOutput] | None:
+    def due(self, index: int, output: RequestOutput) -> tuple[int, RequestOutput] | None:
+        """What is to be told now that this has come."""
         held = self._held.pop(index, None)
         merged = output if held is None else merge(held, output)
         is_first = index not in self._begun and bool(merged.token_ids)
@@ -60,3 +47,30 @@ class SparseWriter:
             return index, merged
         self._held[index] = merged
         return None
+
+    def taken(self) -> list[tuple[int, RequestOutput]]:
+        """What is held, and is no more: nothing comes after it."""
+        held, self._held = sorted(self._held.items()), {}
+        return held
+
+
+@final
+class SparseWriter:
+    """Keeps, per choice, at most one merged delta back."""
+
+    def __init__(self, writer: Writer, interval: int) -> None:
+        """`interval` is in tokens."""
+        self._writer = writer
+        self._held = HeldOutputs(interval)
+
+    def frames(self, outputs: list[tuple[int, RequestOutput]]) -> list[bytes]:
+        return self._writer.frames([due for index, output in outputs if (due := self._held.due(index, output))])
+
+    def held_back(self) -> list[bytes]:
+        return [*self._writer.frames(self._held.taken()), *self._writer.held_back()]
+
+    def closing(self) -> list[bytes]:
+        return self._writer.closing()
+
+    async def whole(self) -> msgspec.Struct:
+        return await self._writer.whole()

@@ -27,7 +27,7 @@ _SAME = (
     *("model", "stream", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
     *("repetition_penalty", "repetition_detection", "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens"),
     *("logit_bias", "skip_special_tokens", "include_stop_str_in_output", "structured_outputs", "priority"),
-    *("cache_salt", "request_id", "timeout", "user", "parallel_tool_calls"),
+    *("cache_salt", "request_id", "timeout", "user", "parallel_tool_calls", "stream_interval"),
 )
 _SWITCHES = ("enable_thinking", "thinking")
 """What templates call it. A template that has neither never sees it."""

@@ -23,6 +23,7 @@ from app.responses.tool_box import ToolBox
 from app.schemas.chat import ChatRequest
 from app.schemas.responses import InputItem, ResponsesRequest
 from app.services import Services
+from app.sparse_stream import checked_interval
 from protocol.errors import BadRequestError
 
 ID_PREFIX = "resp_"
@@ -44,6 +45,7 @@ async def prepare_response(services: Services, grammars: RequestGrammars, body: 
     box = await _opened_box(services, body, items)
     try:
         asked = chat_request(body, chat_messages(body.instructions, items), [] if box is None else box.tools)
+        checked_interval(asked)
         if has_request_context():
             asked = with_headers(asked)
         if body.truncation == "auto":

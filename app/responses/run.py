@@ -39,6 +39,7 @@ from app.schemas.response_events import (
 )
 from app.schemas.responses import InputItem, McpCallItem, McpToolExecutionError, OutputItem, ResponseError
 from app.services import Services
+from app.sparse_stream import HeldOutputs, checked_interval
 from protocol.errors import BadRequestError, TrillmError
 
 MAX_TURNS = 64
@@ -184,13 +185,23 @@ class _Run:
                 await self.begin(started)
             wants_logprobs = LOGPROBS in (self.plan.body.include or ())
             turn = self.turn = Turn(self.log, chat.reader(), self.find, tells_logprobs=wants_logprobs)
+            held = HeldOutputs(self.stream_interval)
             try:
                 while not answer.finished:
-                    for _, output in await answer.receive():
-                        turn.feed(output)
+                    for index, output in await answer.receive():
+                        if (due := held.due(index, output)) is not None:
+                            turn.feed(due[1])
             finally:
+                for _, output in held.taken():
+                    turn.feed(output)
                 self.usage.add(answer.usage(), turn.num_reasoning_tokens)
         return turn
+
+    @property
+    def stream_interval(self) -> int:
+        """Tokens of an event."""
+        asked = self.plan.chat_request
+        return max(self.services.stream_interval, checked_interval(asked)) if asked.stream else 1
 
     @property
     def has_begun(self) -> bool:

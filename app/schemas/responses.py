@@ -175,6 +175,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    stream_interval: int | None = None
     priority: int | None = None
     cache_salt: str | None = None
     request_id: str | None = None

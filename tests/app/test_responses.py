@@ -264,6 +264,7 @@ async def test_truncation_auto_drops_the_oldest_items_that_do_not_fit():
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"background": True}, "background"),
         ({"max_tool_calls": -1}, "max_tool_calls"),
+        ({"stream_interval": 0}, "stream_interval"),
     ],
 )
 async def test_what_is_wrong_is_named(fields, param):
@@ -395,6 +396,16 @@ async def test_a_client_that_leaves_ends_its_response(stream, nursery):
     exchange.disconnected.set()
     await trio.testing.wait_all_tasks_blocked()
     assert (under_test.engine.num_requests, under_test.engine.num_aborted) == (0, 1)
+
+
+async def test_a_stream_may_tell_several_tokens_at_a_time_and_tells_all_before_a_failure():
+    for options, text in (({}, TEXT), ({"fails_after": {0: 7}}, None)):
+        found = events(await make_app(**options).post(PATH, input="Hi", stream=True, stream_interval=4))
+        deltas = [event["delta"] for event in found if "delta" in event]
+        whole = next(event["text"] for event in found if event["type"] == "response.output_text.done")
+        assert "".join(deltas) == whole
+        assert text in (None, whole)
+        assert len(deltas) <= 2 + found[-1]["response"]["usage"]["output_tokens"] // 4
 
 
 async def test_a_stream_with_nothing_to_tell_says_that_it_is_alive(autojump_clock, nursery):
