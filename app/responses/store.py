@@ -83,7 +83,8 @@ class ResponseStore:
         bounds: Bounds | None = None,
         execute: Execute | None = None,
     ) -> None:
-        """`path` None keeps them in memory. `clock`: Unix time in seconds. Nothing is opened before `open` or the first use."""
+        """`path` None keeps them in memory. `clock`: Unix time in seconds. Nothing is opened before `open` or the first
+        use."""
         self._path = path
         self._open_archive = partial(Archive, path, bounds or Bounds(), clock)
         self._archive: Archive | None = None
