@@ -18,10 +18,11 @@ class Feed:
     async def after(self, number: int) -> list[LoggedEvent]:
         """Events with a higher number, at least one; none if the log has ended and there are none. May be cancelled:
         nothing is taken out."""
+        if self.log.num_events > number + 1 or self.log.ended:
+            await trio.lowlevel.checkpoint()
         while True:
             events = self.log.since(number)
             if events or self.log.ended:
-                await trio.lowlevel.checkpoint()
                 return events
             await self._news.wait()
 
