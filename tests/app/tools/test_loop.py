@@ -16,12 +16,15 @@ from pydantic import TypeAdapter
 
 from app.dialects.dialect import Dialect
 from app.factory import create_app
+from app.responses.background import BackgroundResponses
+from app.responses.store import ResponseStore
 from app.tools.allow_list import AllowedServers
 from app.tools.servers import McpServers
 from app.tools.sessions import ToolSessions
 from tests.app.tools.network import ONE, Network
 from tests.helpers.app_under_test import AppUnderTest, make_app
 from tests.helpers.asgi import Exchange, http_scope
+from tests.helpers.stored_responses import make_store
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 
@@ -41,7 +44,7 @@ def network():
 def make(nursery, network) -> Callable[..., AppUnderTest]:
     """(what the model writes, turn by turn) to an application; the last text is said again and again."""
 
-    def make(*texts: str, call_seconds: float = 60) -> AppUnderTest:
+    def make(*texts: str, call_seconds: float = 60, store: ResponseStore | None = None) -> AppUnderTest:
         script = list(texts)
 
         def reply(prompt, index) -> str:
@@ -52,6 +55,9 @@ def make(nursery, network) -> Callable[..., AppUnderTest]:
         servers = McpServers(sessions, [], AllowedServers.of((ONE,)))
         nursery.start_soon(servers.run)
         services = attrs.evolve(app.services, tool_servers=servers)
+        if store is not None:
+            services = attrs.evolve(services, response_keeper=store, background=BackgroundResponses(store))
+            nursery.start_soon(services.background.run)
         return AppUnderTest(create_app(services), app.engine, services)
 
     return make
@@ -72,7 +78,7 @@ def lying_server(schema, num_tools: int = 1) -> Server:
 async def respond(app: AppUnderTest, prompt="How much is it?", **fields):
     server = {"type": "mcp", "server_label": "one", "server_url": ONE, "require_approval": "never"}
     server |= fields.pop("server", {})
-    reply = await app.post("/v1/responses", input=prompt, tools=[server], store=False, **fields)
+    reply = await app.post("/v1/responses", input=prompt, tools=[server], **fields)
     assert reply.status_code == 200, reply.text
     Response.model_validate(reply.json)
     return reply.json
@@ -191,6 +197,26 @@ async def test_a_call_that_needs_approval_is_made_after_it_and_once(make, networ
     )
     assert again["output"][0]["status"] == "failed"
     assert network.seen.calls == ["add"]
+
+
+async def test_an_approval_goes_on_from_a_stored_response_and_what_comes_after_it_from_that(make, network):
+    app = make(calling("add", a=2, b=3), "It is five.", "You are welcome.", store=make_store())
+    server = {"require_approval": "always"}
+
+    asking = await respond(app, server=server)
+    answer = {"type": "mcp_approval_response", "approval_request_id": asking["output"][1]["id"], "approve": True}
+    done = await respond(app, [answer], server=server, previous_response_id=asking["id"])
+    after = await respond(app, "Thanks", server=server, previous_response_id=done["id"])
+    stateless = await app.post("/v1/responses", input="Thanks", previous_response_id=done["id"])
+    wrong = {"type": "mcp_approval_response", "approval_request_id": "mcpr_" + "0" * 32, "approve": True}
+    reply = await app.post("/v1/responses", input=[wrong], previous_response_id=asking["id"])
+
+    assert kinds(done) == ["mcp_call", "message"]
+    assert kinds(after) == ["message"]
+    assert stateless.status_code == 200, stateless.text
+    assert reply.status_code == 400
+    assert network.seen.calls == ["add"]
+    assert prompts(app)[2].startswith(prompts(app)[1])
 
 
 async def test_a_refused_call_is_not_made_and_the_model_is_told(make, network):
