@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import trio
 from app.responses.feed import Feed
 from app.responses.store import MAX_UNRECORDED, REST_SECONDS, ResponseStore
 from protocol.errors import BadRequestError, NotFoundError, UnavailableError
+from tests.helpers.full_disk import make_room, small_disk
 from tests.helpers.stored_responses import Disk, make_feed, make_store, now, question, tell
 
 FULL = sqlite3.OperationalError("database or disk is full")
@@ -103,6 +105,44 @@ async def test_a_full_disk_is_logged_once_and_what_ended_meanwhile_is_kept_later
     assert "works again" in told[1]
 
 
+async def test_a_disk_that_is_really_full_loses_nothing_of_what_had_begun(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 400) as directory:
+        store = make_store(directory / "responses.sqlite3")
+        await kept(store, "resp_0", "zero", "null")
+        feed = make_feed()
+        await store.began(feed.log, [question("one")])
+        filler = directory / "filler"
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+            while True:
+                file.write(b"x" * 4096)
+        tell(feed, "eins" * 20_000)
+        feed.log.settle("completed")
+        await store.ended(feed.log)
+        with pytest.raises(UnavailableError):
+            await store.get("resp_1")
+        filler.unlink()
+        await trio.sleep(REST_SECONDS)
+        assert (await store.get("resp_1")).status == "completed"
+        assert (await store.get("resp_0")).status == "completed"
+        await store.close()
+
+
+async def test_a_full_disk_at_the_start_is_done_without(autojump_clock: trio.abc.Clock, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 8) as directory:
+        store = make_store(directory / "responses.sqlite3")
+        await store.open()
+        await kept(store, "resp_0", "zero", "null")
+        with pytest.raises(UnavailableError):
+            await store.get("resp_0")
+        make_room(directory, 400)
+        await trio.sleep(REST_SECONDS)
+        await kept(store, "resp_1", "one", "eins")
+        assert (await store.get("resp_1")).status == "completed"
+        await store.close()
+
+
 async def test_what_waits_for_the_disk_is_bounded() -> None:
     disk = Disk()
     store = make_store(disk=disk)
@@ -112,20 +152,30 @@ async def test_what_waits_for_the_disk_is_bounded() -> None:
     assert len(store._unrecorded) == MAX_UNRECORDED
 
 
-async def test_in_its_thread_a_file_that_is_locked_for_long_fails_what_is_asked(tmp_path: Path) -> None:
-    path = tmp_path / "responses.sqlite3"
-    store = ResponseStore(path, now)
-    await store.open()
+async def test_a_file_that_is_locked_for_long_fails_what_is_asked_and_nothing_else(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    store = make_store(tmp_path / "responses.sqlite3")
     await kept(store, "resp_1", "one", "eins")
-    locking = sqlite3.connect(path)
-    locking.execute("BEGIN IMMEDIATE")
-    feed = make_feed("resp_2")
-    await store.began(feed.log, [])
-    with pytest.raises(UnavailableError):
-        await store.delete("resp_1")
-    locking.close()
+    with closing(sqlite3.connect(tmp_path / "responses.sqlite3")) as locking:
+        locking.execute("BEGIN IMMEDIATE")
+        await kept(store, "resp_2", "two", "zwei")
+        with pytest.raises(UnavailableError):
+            await store.delete("resp_1")
     await trio.sleep(REST_SECONDS)
     await store.delete("resp_1")
+    await store.close()
+
+
+async def test_in_its_thread_calls_come_one_after_the_other_and_who_leaves_undoes_none(tmp_path: Path) -> None:
+    store = ResponseStore(tmp_path / "responses.sqlite3", now)
+    async with trio.open_nursery() as nursery:
+        for n in range(20):
+            nursery.start_soon(kept, store, f"resp_{n}", "q", "a")
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await store.delete("resp_0")
+    assert [(await store.get(f"resp_{n}")).status for n in range(1, 20)] == ["completed"] * 19
     await store.close()
 
 
