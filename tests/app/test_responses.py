@@ -17,6 +17,8 @@ from pydantic import TypeAdapter
 
 from app.dialects.dialect import Dialect
 from app.factory import create_app
+from app.responses.event_log import EventLog
+from app.responses.input_items import as_input
 from app.responses.tool_box import ServerTool
 from app.schemas.chat import FunctionDefinition, Tool
 from app.schemas.responses import (
@@ -422,6 +424,80 @@ async def test_a_stream_with_nothing_to_tell_says_that_it_is_alive(autojump_cloc
     reply = await under_test.post(PATH, input="Hi", stream=True)
     assert reply.text.count(": keep-alive\n\n") == 2
     assert '"type":"response.completed"' in reply.text
+
+
+# ---------------------------------------------------------------------- keeping
+
+
+@attrs.define
+class Keeper:
+    """Has responses in memory, and says what it was told when."""
+
+    keeps: bool = True
+    told: list[str] = attrs.field(factory=list)
+    kept: dict[str, list[InputItem]] = attrs.field(factory=dict)
+
+    async def history(self, response_id: str) -> list[InputItem]:
+        return self.kept[response_id]
+
+    async def began(self, log: EventLog, input_items: Sequence[InputItem]) -> None:
+        self.told.append(f"began with {len(input_items)} after {log.num_events} events")
+        self.kept[log.id] = list(input_items)
+
+    async def ended(self, log: EventLog) -> None:
+        await trio.lowlevel.checkpoint()
+        assert not log.ended
+        assert log.last is not None
+        self.told.append(log.response.status)
+        self.kept[log.id] += [as_input(item) for item in log.items]
+
+
+def with_keeper(under_test: AppUnderTest) -> tuple[AppUnderTest, Keeper]:
+    keeper = Keeper()
+    services = attrs.evolve(under_test.services, response_keeper=keeper)
+    return AppUnderTest(create_app(services), under_test.engine, services), keeper
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_response_is_kept_before_its_end_is_told(stream):
+    under_test, keeper = with_keeper(make_app())
+    reply = await under_test.post(PATH, input="Hi", stream=stream)
+    found = events(reply)[-1]["response"] if stream else reply.json
+    assert found["store"] is True
+    assert keeper.told == ["began with 1 after 1 events", "completed"]
+
+
+async def test_a_response_goes_on_from_an_earlier_one_without_its_instructions():
+    under_test, _ = with_keeper(scripted("One.", "Two."))
+    first = await ask(under_test, "First?", instructions="Be brief.")
+    second = await ask(under_test, "Second?", previous_response_id=first["id"])
+    assert second["previous_response_id"] == first["id"]
+    assert prompt_of(under_test) == (
+        "<|im_start|>user\nFirst?<|im_end|>\n<|im_start|>assistant\nOne.<|im_end|>\n"
+        "<|im_start|>user\nSecond?<|im_end|>\n<|im_start|>assistant"
+    )
+
+
+async def test_what_is_not_to_be_stored_is_not_kept():
+    under_test, keeper = with_keeper(make_app())
+    assert (await ask(under_test, store=False))["store"] is False
+    assert keeper.told == []
+
+
+async def test_a_response_whose_client_has_left_is_kept_as_cancelled(nursery):
+    under_test, keeper = with_keeper(make_app())
+    under_test.engine.hold()
+    body = json.dumps({"input": "Hi", "stream": True}).encode()
+    exchange = Exchange(http_scope("POST", PATH, [(b"content-type", b"application/json")]), body)
+    nursery.start_soon(exchange.run, under_test.app)
+    await trio.testing.wait_all_tasks_blocked()
+    under_test.engine.let(2)
+    await trio.testing.wait_all_tasks_blocked()
+    exchange.disconnected.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert keeper.told[-1] == "cancelled"
+    [*_, item] = next(iter(keeper.kept.values()))
+    assert (item.role, item.status) == ("assistant", "incomplete")
 
 
 # ---------------------------------------------------------------------- tools that the server runs

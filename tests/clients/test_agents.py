@@ -1,8 +1,10 @@
-"""openai-agents with its model for chat completions: a tool is called, and the conversation goes on with its result."""
+"""openai-agents with its models for chats and for responses: a tool is called, and the conversation goes on with what
+it told.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import agents
 import anyio
@@ -18,8 +20,12 @@ Town = Literal["Ghent", "Lund"]
 CONFIG = agents.RunConfig(tracing_disabled=True)
 
 
+MODELS = {"chat": agents.OpenAIChatCompletionsModel, "responses": agents.OpenAIResponsesModel}
+
+
+@pytest.mark.parametrize("model", list(MODELS))
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
-async def test_an_agent_calls_its_tool_and_goes_on_with_the_result(checkpoint, streamed):
+async def test_an_agent_calls_its_tool_and_goes_on_with_the_result(checkpoint, streamed, model):
     async with open_server(checkpoint, "--served-model-name", "tiny") as server:
         told: list[str] = []
 
@@ -30,7 +36,9 @@ async def test_an_agent_calls_its_tool_and_goes_on_with_the_result(checkpoint, s
             return f"sunny in {town}"
 
         def run() -> agents.result.RunResultBase:
-            return anyio.run(ask, server, weather, streamed, backend="asyncio")  # the package needs asyncio's loop
+            return anyio.run(
+                ask, server, weather, streamed, MODELS[model], backend="asyncio"
+            )  # the package needs asyncio's loop
 
         result = await run_client(run)
         items = [type(item).__name__ for item in result.new_items]
@@ -42,14 +50,14 @@ async def test_an_agent_calls_its_tool_and_goes_on_with_the_result(checkpoint, s
         assert result.context_wrapper.usage.output_tokens > 0
 
 
-async def ask(server: Server, tool: agents.Tool, streamed: bool) -> agents.result.RunResultBase:
+async def ask(server: Server, tool: agents.Tool, streamed: bool, model: Any) -> agents.result.RunResultBase:
     """Both turns: the first has to call, the second may say what it likes."""
     async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0, timeout=SECONDS) as client:
         agent = agents.Agent(
             name="Harbour master",
             instructions="Be short.",
             tools=[tool],
-            model=agents.OpenAIChatCompletionsModel("tiny", client),
+            model=model("tiny", client),
             model_settings=agents.ModelSettings(
                 tool_choice="required", max_tokens=60, temperature=0.5, include_usage=True
             ),
