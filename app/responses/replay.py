@@ -18,7 +18,7 @@ from app import sse
 from app.responses.event_log import LoggedEvent
 from app.responses.feed import Feed
 from app.responses.store import ResponseStore
-from protocol.errors import NotFoundError
+from protocol.errors import NotFoundError, UnavailableError
 
 LOOK_SECONDS = 0.25
 """How often the archive is looked into for what another server tells."""
@@ -89,7 +89,10 @@ class ReplayBody(ResponseBody):
         """What is there, as one block of bytes. A store that fails ends the stream without the event that ends the
         response, so that the client takes it up again."""
         with trio.move_on_after(self._keep_alive_seconds):
-            events = await self._replay.next()
+            try:
+                events = await self._replay.next()
+            except UnavailableError as error:  # it has been logged
+                raise StopAsyncIteration from error
             if not events:
                 raise StopAsyncIteration
             return b"".join(event.frame for event in events)

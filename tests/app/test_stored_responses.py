@@ -24,9 +24,9 @@ PATH = "/v1/responses"
 
 
 @asynccontextmanager
-async def serving(disk: Disk | None = None, *, keeps: bool = True) -> AsyncIterator[AppUnderTest]:
+async def serving(disk: Disk | None = None, *, keeps: bool = True, **more: Any) -> AsyncIterator[AppUnderTest]:
     made = make_app()
-    services = made.services
+    services = attrs.evolve(made.services, **more)
     if keeps:
         store = make_store(disk=disk)
         services = attrs.evolve(services, response_keeper=store, background=BackgroundResponses(store))
@@ -278,3 +278,31 @@ async def test_a_full_disk_hurts_no_answer_and_is_told_to_who_asks_for_a_stored_
         assert (await under_test.post(PATH, input="Hi", background=True)).status_code == 503
         reply = await under_test.post(PATH, input="Hi", previous_response_id=response["id"])
         assert reply.status_code == 503
+
+
+async def test_who_follows_a_response_that_says_nothing_hears_comments(autojump_clock: trio.abc.Clock) -> None:
+    async with serving(keep_alive_seconds=5) as under_test, trio.open_nursery() as nursery:
+        under_test.engine.hold()
+        response = await created(under_test, background=True)
+
+        async def let_later() -> None:
+            await trio.sleep(12)
+            under_test.engine.let(4)
+
+        nursery.start_soon(let_later)
+        reply = await ask(under_test, "GET", f"{response['id']}?stream=true")
+        assert reply.text.count(": keep-alive\n\n") == 2
+        assert events_of(reply.text)[-1]["type"] == "response.incomplete"
+
+
+async def test_a_disk_that_fails_while_a_stored_stream_is_read_ends_it_without_a_last_event() -> None:
+    disk = Disk()
+    async with serving(disk) as under_test:
+        response = await created(under_test, background=True)
+        await wait_all_tasks_blocked()
+        whole = events_of((await ask(under_test, "GET", f"{response['id']}?stream=true")).text)
+        assert whole[-1]["type"] == "response.incomplete"
+        disk.fails_after = disk.num_calls + 3
+        reply = await ask(under_test, "GET", f"{response['id']}?stream=true")
+        assert reply.status_code == 200
+        assert events_of(reply.text) == whole

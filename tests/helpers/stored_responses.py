@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -23,12 +25,16 @@ class Disk:
     def __init__(self) -> None:
         self.failure: Exception | None = None
         self.num_calls = 0
+        self.fails_after = math.inf
+        """So many calls are done."""
 
     async def __call__(self, function: Callable[[], T], /) -> T:
         self.num_calls += 1
         await trio.lowlevel.checkpoint()
         if self.failure is not None:
             raise self.failure
+        if self.num_calls > self.fails_after:
+            raise sqlite3.OperationalError("disk I/O error")
         return function()
 
 
