@@ -127,13 +127,12 @@ class ResponseStore:
         events: Told = ()
         if row.is_background:
             events = _told([*log.since(self._recorded.pop(row.id, -1)), log.last])
-        self._unrecorded[row.id] = (row, events)
-        while len(self._unrecorded) > MAX_UNRECORDED:
-            del self._unrecorded[next(iter(self._unrecorded))]
         try:
-            await self._do(lambda archive: None)
-        except UnavailableError:
-            pass  # it has been logged, and waits
+            await self._do(lambda archive: archive.record(row, events))
+        except UnavailableError:  # it has been logged, and waits
+            self._unrecorded[row.id] = (row, events)
+            while len(self._unrecorded) > MAX_UNRECORDED:
+                del self._unrecorded[next(iter(self._unrecorded))]
 
     # ------------------------------------------------------------------ for background responses
 
@@ -237,8 +236,6 @@ class ResponseStore:
                 )
             self._rests_until = trio.current_time() + REST_SECONDS
             raise unavailable() from error
-        for row, _ in left_over:
-            self._unrecorded.pop(row.id, None)
         if self._rests_until is not None:
             self._rests_until = None
             logger.info("the store of responses works again")
@@ -249,7 +246,9 @@ class ResponseStore:
         if self._archive is None:
             self._archive = self._open_archive()
         for row, events in left_over:
-            self._archive.record(row, events)
+            if row.id in self._unrecorded:  # no other call has written it meanwhile
+                self._archive.record(row, events)
+                self._unrecorded.pop(row.id, None)
         return call(self._archive)
 
 
