@@ -1,0 +1,93 @@
+"""The calls of one response that the server makes: counted, made one after the other, and told. Used by run.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from app.deadline import Deadline, within
+from app.responses.event_log import EventLog
+from app.responses.tool_box import ToolBox
+from app.responses.turn import Called
+from app.schemas.response_events import (
+    McpCallArgumentsDone,
+    McpCallCompleted,
+    McpCallFailed,
+    McpCallInProgress,
+    McpListToolsCompleted,
+    McpListToolsFailed,
+    McpListToolsInProgress,
+    OutputItemAdded,
+    OutputItemDone,
+)
+from app.schemas.responses import McpCallItem, McpListToolsItem, McpToolExecutionError
+
+
+class ServerCalls:
+    """Of one response. A call beyond `most` is not made, which the model is told as its result."""
+
+    def __init__(self, log: EventLog, box: ToolBox | None, most: int | None, deadline: Deadline | None) -> None:
+        self._log = log
+        self._box = box
+        self._most = most
+        self._deadline = deadline
+        self._num_made = 0
+        self._open: list[Called] = []
+        """Written whole, and not made yet."""
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether there may be more calls than those that are made or open."""
+        return self._most is None or self._num_made + len(self._open) < self._most
+
+    def tell_listings(self) -> None:
+        for listing in [] if self._box is None else self._box.listings:
+            self._tell_listing(listing, len(self._log.items))
+
+    def _tell_listing(self, listing: McpListToolsItem, index: int) -> None:
+        empty = msgspec.structs.replace(listing, tools=[], error=None)
+        self._log.append(OutputItemAdded(output_index=index, item=empty))
+        self._log.append(McpListToolsInProgress(listing.id, index))
+        kind = McpListToolsCompleted if listing.error is None else McpListToolsFailed
+        self._log.append(kind(listing.id, index))
+        self._log.append(OutputItemDone(output_index=index, item=listing))
+
+    def add(self, calls: Sequence[Called]) -> None:
+        """Calls whose items are open."""
+        self._open += calls
+
+    def add_approved(self, calls: Sequence[McpCallItem]) -> None:
+        """Calls that the client has allowed: the model has written them in an earlier response."""
+        for call in calls:
+            index = len(self._log.items)
+            self._log.append(OutputItemAdded(output_index=index, item=call))
+            self._log.append(McpCallInProgress(call.id, index))
+            self._log.append(McpCallArgumentsDone(call.id, index, arguments=call.arguments))
+            self._open.append(Called(call, index))
+
+    async def make(self) -> None:
+        """All that are open. Raises DeadlineError."""
+        while self._open:
+            result = await self._result(self._open[0].item)
+            self._tell(self._open.pop(0), result)
+
+    def abandon(self) -> None:
+        """Ends those that are open where they are."""
+        for called in self._open:
+            self._tell(called, msgspec.structs.replace(called.item, status="incomplete"))
+        self._open = []
+
+    async def _result(self, call: McpCallItem) -> McpCallItem:
+        assert self._box is not None, "only a tool box has such calls"
+        if self._most is not None and self._num_made >= self._most:
+            refusal = McpToolExecutionError(f"This call was not made: max_tool_calls is {self._most}")
+            return msgspec.structs.replace(call, status="failed", error=refusal)
+        self._num_made += 1
+        with within(self._deadline):
+            return await self._box.call(call)
+
+    def _tell(self, called: Called, result: McpCallItem) -> None:
+        kind = McpCallCompleted if result.status == "completed" else McpCallFailed
+        self._log.append(kind(result.id, called.index))
+        self._log.append(OutputItemDone(output_index=called.index, item=result))
