@@ -129,10 +129,12 @@ class _Run:
         for turn_index in range(MAX_TURNS + 1):
             turn = await self._generate(chat, started)
             if turn.is_cut:
+                self.abandon()
                 return MAX_OUTPUT_TOKENS
-            if not turn.to_make:
+            calls = turn.take_calls()
+            if not calls:
                 return None
-            self._calls.add(turn.to_make)
+            self._calls.add(calls)
             offers_servers = turn_index < MAX_TURNS - 1 and self._calls.may_go_on
             await self._calls.make()
             if turn.waits_for_client or turn_index == MAX_TURNS:
@@ -146,6 +148,7 @@ class _Run:
         """Ends the items that are open where they are."""
         if self._turn is not None:
             self._turn.abandon()
+            self._calls.add(self._turn.take_calls())
         self._calls.abandon()
 
     async def _begin(self, started: Started) -> None:

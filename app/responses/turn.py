@@ -103,8 +103,7 @@ class Turn:
         """Of tokens whose text has not been told yet."""
         self.finish_reason: str | None = None
         """None until the generation has ended."""
-        self.to_make: list[Called] = []
-        """Calls that the server makes; their items are open."""
+        self._to_make: list[Called] = []
         self.waits_for_client = False
         """Whether the model has called a function of the client's, or a tool that the client has to allow."""
 
@@ -116,6 +115,11 @@ class Turn:
     def is_cut(self) -> bool:
         """Whether the model would have gone on."""
         return self.finish_reason == FinishReason.LENGTH
+
+    def take_calls(self) -> list[Called]:
+        """Calls that the server makes, each once; their items are open."""
+        taken, self._to_make = self._to_make, []
+        return taken
 
     def feed(self, output: RequestOutput) -> None:
         """The next piece. The one with a finish reason ends the last item."""
@@ -228,7 +232,7 @@ class Turn:
                 self._log.append(McpCallArgumentsDone(*where, arguments=text))
                 called = msgspec.structs.replace(item, arguments=text)
                 if status == "completed":
-                    self.to_make.append(Called(called, index))
+                    self._to_make.append(Called(called, index))
                 else:
                     self._log.append(McpCallFailed(*where))
                     self._done(index, msgspec.structs.replace(called, status="incomplete"))

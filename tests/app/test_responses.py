@@ -645,6 +645,23 @@ async def test_a_response_that_is_late_in_a_call_fails_and_its_call_is_told_to_h
     assert found[-1]["response"]["output"][1]["status"] == "incomplete"
 
 
+@pytest.mark.parametrize("failing", [True, False])
+async def test_a_call_that_is_whole_when_its_turn_is_cut_or_fails_is_told_to_have_ended(failing):
+    box = Box()
+    text = adding(1) + adding(2)
+    under_test = with_box(scripted(text), box)
+    num_tokens = len(under_test.services.tokenizer.encode(text, add_special_tokens=False)) - 3
+    if failing:
+        under_test.engine.fails_after = {0: num_tokens}
+    fields = {} if failing else {"max_output_tokens": num_tokens}
+    found = events(await under_test.post(PATH, input="Hi", tools=[MCP], stream=True, **fields))
+
+    assert found[-1]["type"] == ("response.failed" if failing else "response.incomplete")
+    calls = found[-1]["response"]["output"][1:]
+    assert [(call["type"], call["status"]) for call in calls] == [("mcp_call", "incomplete")] * 2
+    assert box.calls == []
+
+
 async def test_what_a_server_is_called_with_is_not_told():
     secret = MCP | {"headers": {"X-Key": "s3cret"}, "authorization": "s3cret"}
     reply = await with_box(make_app(), Box()).post(PATH, input="Hi", tools=[secret])
