@@ -117,13 +117,13 @@ class Archive:
         once.
 
         False: it is to end, because a client has deleted it or has asked another server to cancel it. Nothing is kept
-        of one that was deleted."""
+        of one that was deleted or has ended."""
         with self._transaction():
             size = sum(len(event) for _, event in events)
             owner = self._name if row.is_under_way else None
             found = self._connection.execute(
                 "UPDATE responses SET status = ?, response = coalesce(?, response), owner = ?,"
-                " event_bytes = event_bytes + ? WHERE id = ? RETURNING cancel_asked",
+                " event_bytes = event_bytes + ? WHERE id = ? AND owner IS NOT NULL RETURNING cancel_asked",
                 (row.status, row.response or None, owner, size, row.id),
             ).fetchall()
             if not found:

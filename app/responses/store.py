@@ -98,18 +98,14 @@ class ResponseStore:
 
     async def history(self, response_id: str) -> list[InputItem]:
         """All items up to the end of that response. Raises NotFoundError, BadRequestError and UnavailableError."""
-        chain = await self._chain(response_id)
-        last = chain[-1]
-        if last.is_under_way or last.status == "failed":
-            raise BadRequestError(
-                f"previous_response_id: the response {last.id!r} is {last.status}, and cannot be gone on from",
-                param="previous_response_id",
-            )
-        items: list[InputItem] = []
-        for row in chain:
-            items += _ITEMS.decode(row.input_items)
-            items += _KEPT.decode(row.response).output
-        return items
+        if not is_id(response_id):
+            raise previous_not_found(response_id)
+        try:
+            return await self._do(lambda archive: _conversation(archive.chain(response_id)))
+        except ChainError as error:
+            if error.missing is not None:
+                raise previous_not_found(error.missing) from error
+            raise BadRequestError(f"previous_response_id: {error}", param="previous_response_id") from error
 
     async def began(self, log: EventLog, input_items: Sequence[InputItem]) -> None:
         """Of a foreground response; those in the background are put here before they begin."""
@@ -182,16 +178,11 @@ class ResponseStore:
         What came before it is told as far as it is still here: the client may have deleted it since."""
         check_id(response_id)
         try:
-            chain = await self._do(lambda archive: archive.known_chain(response_id))
+            items = await self._do(lambda archive: _input(archive.known_chain(response_id)))
         except ChainError as error:
             raise BadRequestError(str(error)) from error
-        if not chain:
+        if items is None:
             raise not_found(response_id)
-        items: list[dict[str, Any]] = []
-        for row in chain:
-            items += _ANY.decode(row.input_items)
-            if row is not chain[-1]:
-                items += _ANY.decode(row.response)["output"]
         return items
 
     async def open(self) -> None:
@@ -210,16 +201,6 @@ class ResponseStore:
                 await self._execute(archive.close)
             except (sqlite3.Error, OSError, trio.TooSlowError) as error:
                 logger.warning("the store of responses was not closed: %s", error)
-
-    async def _chain(self, response_id: str) -> list[StoredResponse]:
-        if not is_id(response_id):
-            raise previous_not_found(response_id)
-        try:
-            return await self._do(lambda archive: archive.chain(response_id))
-        except ChainError as error:
-            if error.missing is not None:
-                raise previous_not_found(error.missing) from error
-            raise BadRequestError(f"previous_response_id: {error}", param="previous_response_id") from error
 
     async def _do(self, call: Callable[[Archive], T]) -> T:
         """Raises UnavailableError when the disk does not do it, or has just failed to do something else."""
@@ -250,6 +231,33 @@ class ResponseStore:
                 self._archive.record(row, events)
                 self._unrecorded.pop(row.id, None)
         return call(self._archive)
+
+
+def _conversation(chain: Sequence[StoredResponse]) -> list[InputItem]:
+    """Up to the end of the last one. In the worker thread, because it may be long. Raises BadRequestError."""
+    last = chain[-1]
+    if last.is_under_way or last.status == "failed":
+        raise BadRequestError(
+            f"previous_response_id: the response {last.id!r} is {last.status}, and cannot be gone on from",
+            param="previous_response_id",
+        )
+    items: list[InputItem] = []
+    for row in chain:
+        items += _ITEMS.decode(row.input_items)
+        items += _KEPT.decode(row.response).output
+    return items
+
+
+def _input(chain: Sequence[StoredResponse]) -> list[dict[str, Any]] | None:
+    """Up to the last one's input; None without any. In the worker thread as well."""
+    if not chain:
+        return None
+    items: list[dict[str, Any]] = []
+    for row in chain[:-1]:
+        items += _ANY.decode(row.input_items)
+        items += _ANY.decode(row.response)["output"]
+    items += _ANY.decode(chain[-1].input_items)
+    return items
 
 
 def is_id(response_id: str) -> bool:

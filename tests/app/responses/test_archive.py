@@ -84,6 +84,15 @@ def test_events_come_back_in_order_from_any_of_them() -> None:
             assert archive.events("resp_1", after) == [b"%d" % n for n in range(after + 1, 5)]
 
 
+def test_what_has_ended_stays_as_it_is() -> None:
+    with opened(None) as archive:
+        archive.put(row("resp_1", "in_progress", background=True))
+        archive.record(row("resp_1"), [(0, b"{}")])
+        assert not archive.record(row("resp_1", "in_progress"), [(1, b"{}")])
+        assert archive.get("resp_1") == row("resp_1", background=True)
+        assert archive.events("resp_1", -1) == [b"{}"]
+
+
 def test_the_least_recently_used_go_first_and_nothing_that_is_under_way() -> None:
     clock = Clock()
     with opened(None, clock, max_responses=10) as archive:
