@@ -6,8 +6,6 @@ disk does comes out as sqlite3.Error or OSError.
 
 from __future__ import annotations
 
-import os
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -15,41 +13,14 @@ from typing import final
 
 from attrs import frozen
 
+from app.responses.archive_file import connect, make_file
 from app.responses.owner import Owner
 from app.responses.stored import SERVER_DIED, StoredResponse, failed_event
 
-_VERSION = 1
-_BUSY_SECONDS = 1.0
-"""How long a call waits for another server's."""
 _SWEEP_EVERY = 64
 _MAX_CHAIN_BYTES = 64 * 2**20
 _EVENTS_AT_ONCE = 512
 
-_SCHEMA = f"""
-BEGIN IMMEDIATE;
-CREATE TABLE responses (
-    id TEXT PRIMARY KEY,
-    status TEXT NOT NULL,
-    response BLOB NOT NULL,
-    input_items BLOB NOT NULL,
-    previous_id TEXT,
-    is_background INTEGER NOT NULL,
-    owner TEXT,
-    cancel_asked INTEGER NOT NULL DEFAULT 0,
-    used_at REAL NOT NULL,
-    event_bytes INTEGER NOT NULL DEFAULT 0
-);
-CREATE INDEX by_use ON responses (used_at, id);
-CREATE INDEX under_way ON responses (owner) WHERE owner IS NOT NULL;
-CREATE TABLE events (
-    response_id TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
-    sequence_number INTEGER NOT NULL,
-    event BLOB NOT NULL,
-    PRIMARY KEY (response_id, sequence_number)
-) WITHOUT ROWID;
-PRAGMA user_version = {_VERSION};
-COMMIT;
-"""
 _COLUMNS = "id, status, response, input_items, previous_id, is_background"
 
 
@@ -81,13 +52,16 @@ class Archive:
         self._bounds = bounds
         self._clock = clock
         self._puts = 0
-        self._owner = None if path is None else _owner(path)
+        self._owner = None
+        if path is not None:
+            make_file(path)
+            self._owner = Owner(path)
         self._name = "" if self._owner is None else self._owner.name
         self._closing = ExitStack()
         with ExitStack() as stack:
             if self._owner is not None:
                 stack.callback(self._owner.close)
-            self._connection = stack.enter_context(closing(_connect(path)))
+            self._connection = stack.enter_context(closing(connect(path)))
             self._fail_orphans()
             self._sweep()
             self._closing = stack.pop_all()
@@ -257,42 +231,6 @@ class Archive:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
-
-
-def _owner(path: Path) -> Owner:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # conversations are nobody else's to read
-    return Owner(path)
-
-
-def _connect(path: Path | None) -> sqlite3.Connection:
-    # Its caller has one call at a time, though not always from the same thread.
-    connection = sqlite3.connect(
-        ":memory:" if path is None else path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-    )
-    try:
-        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON", "secure_delete = ON"):
-            connection.execute(f"PRAGMA {pragma}").fetchall()
-        _create(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _create(connection: sqlite3.Connection) -> None:
-    [(version,)] = connection.execute("PRAGMA user_version").fetchall()
-    if version == 0:
-        try:
-            connection.executescript(_SCHEMA)
-        except sqlite3.OperationalError:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            [(version,)] = connection.execute("PRAGMA user_version").fetchall()
-            if version == 0:  # no other server has made them meanwhile
-                raise
-    if version not in (0, _VERSION):
-        raise sqlite3.DatabaseError(f"the store has version {version}, and this server reads version {_VERSION}")
 
 
 def _row(found: Sequence[object]) -> StoredResponse:

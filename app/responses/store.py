@@ -21,9 +21,10 @@ from attrs import frozen
 
 from app.responses.archive import Archive, Bounds, ChainError
 from app.responses.event_log import EventLog, LoggedEvent
+from app.responses.missing import check_id, is_id, not_found, previous_not_found
 from app.responses.stored import StoredResponse
 from app.schemas.responses import InputItem
-from protocol.errors import BadRequestError, NotFoundError, UnavailableError
+from protocol.errors import BadRequestError, UnavailableError
 
 logger = logging.getLogger("trillm.responses")
 
@@ -37,7 +38,6 @@ REST_SECONDS = 2.0
 """After a failure the disk is left alone for so long: nobody else waits for it in vain."""
 MAX_UNRECORDED = 256
 """Ends of responses that wait for the disk; beyond that the oldest are given up, and read failed after a restart."""
-MAX_ID_LENGTH = 128
 _CHANGES = ("response.in_progress", "response.output_item.added", "response.output_item.done")
 """Events after which the response object reads otherwise: between them it is not written again."""
 
@@ -258,30 +258,6 @@ def _input(chain: Sequence[StoredResponse]) -> list[dict[str, Any]] | None:
         items += _ANY.decode(row.response)["output"]
     items += _ANY.decode(chain[-1].input_items)
     return items
-
-
-def is_id(response_id: str) -> bool:
-    """Whether it could be one of ours, before a disk is asked."""
-    return response_id.startswith("resp_") and len(response_id) <= MAX_ID_LENGTH
-
-
-def check_id(response_id: str) -> None:
-    """Raises NotFoundError."""
-    if not is_id(response_id):
-        raise not_found(response_id)
-
-
-def not_found(response_id: str) -> NotFoundError:
-    return NotFoundError(f"Response with id {response_id[:MAX_ID_LENGTH]!r} not found", param="response_id")
-
-
-def previous_not_found(response_id: str) -> NotFoundError:
-    return NotFoundError(
-        f"Previous response with id {response_id[:MAX_ID_LENGTH]!r} not found: it was never stored here, was deleted, "
-        "or is too old",
-        param="previous_response_id",
-        code="previous_response_not_found",
-    )
 
 
 def unavailable() -> UnavailableError:

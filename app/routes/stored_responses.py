@@ -9,8 +9,9 @@ from quart import Blueprint, Response, request
 from app import sse
 from app.responses.feed import Feed
 from app.responses.listed_items import DEFAULT_LIMIT, MAX_LIMIT, page
+from app.responses.missing import check_id, not_found
 from app.responses.replay import Replay, ReplayBody
-from app.responses.store import ResponseStore, check_id, not_found
+from app.responses.store import ResponseStore
 from app.responses.stored import StoredResponse
 from app.schemas.stored_responses import DeletedResponse
 from app.services import Services
