@@ -236,8 +236,10 @@ class Scheduler:
 
     def _review_adapters(self) -> None:
         if self.adapters.num_places and self.hold is not Hold.ALL:
-            waiting = self._waiting.begun() if self.hold is Hold.NEW else self._waiting
-            self._adapter_changes += self.adapters.review(waiting)
+            if self.hold is Hold.NEW:
+                self._adapter_changes += self.adapters.review(self._waiting.begun(), held=self._waiting)
+            else:
+                self._adapter_changes += self.adapters.review(self._waiting)
 
     def _awaits_adapters(self) -> bool:
         return any(not self.adapters.is_ready(sequence.lora_id) for sequence in self._waiting)
