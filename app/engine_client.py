@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -283,12 +284,13 @@ class ActorEngineClient:
         arrival, now = self._clock(), trio.current_time()
         drop_at = None if deadline is None else arrival + deadline.at - now + GRACE_SECONDS
         first_token_by = now + self._max_queue_seconds
+        loads = self._loads()
         try:
             for request_id, prompt in zip(list(generation.unfinished), prompts, strict=True):
                 entry = Entry(request_id, prompt, generation, arrival, deadline, drop_at, first_token_by)
                 self._live[request_id] = entry
                 self._late.note(entry)
-                if self._attached and self._send(entry):
+                if self._attached and self._send(entry, loads):
                     continue
                 entry.engine = None  # the next one that is up takes it
                 if not goes_on:
@@ -298,21 +300,19 @@ class ActorEngineClient:
             raise
         return generation
 
-    def _send(self, entry: Entry) -> bool:
-        """Whether it could be sent to an engine."""
-        index = self._least_loaded()
+    def _send(self, entry: Entry, loads: Counter[EngineIndex]) -> bool:
+        """Whether it could be sent to an engine: the one with the least to do. `loads` then counts it."""
+        index = min(self._attached, key=lambda each: loads[each])
         epoch = self._attached[index]
         request = entry.request(epoch)
         entry.engine = (index, epoch)
+        loads[index] += 1
         # The output handler first: it should know the request before the engine's first token comes.
         return self._actors.send_to_output(request) and self._actors.send_to_engine(index, request)
 
-    def _least_loaded(self) -> EngineIndex:
-        loads = dict.fromkeys(self._attached, 0)
-        for entry in self._live.values():
-            if entry.engine is not None and entry.engine[0] in loads:
-                loads[entry.engine[0]] += 1
-        return min(loads, key=lambda index: loads[index])
+    def _loads(self) -> Counter[EngineIndex]:
+        """How many requests each engine has. Takes a while with many: once per call, not per choice."""
+        return Counter(entry.engine[0] for entry in self._live.values() if entry.engine is not None)
 
     def _end(self, entry: Entry, error: TrillmError) -> None:
         """This one, with all choices of its call."""
@@ -345,9 +345,10 @@ class ActorEngineClient:
             return
         waiting = [entry for entry in self._live.values() if entry.engine is None]
         suspects = [entry for entry in waiting if entry.is_on_trial]
+        loads = self._loads()
         for entry in suspects[:1] or waiting:
             self.incidents.replays += 1
-            if not self._send(entry):
+            if not self._send(entry, loads):
                 entry.engine = None  # it has gone down again: the next one that is up takes it
 
     # ------------------------------------------------------------------ events
