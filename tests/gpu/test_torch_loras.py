@@ -19,7 +19,7 @@ from gpu.lora_modules import lora_modules
 from gpu.model import Model
 from gpu.torch_model import TorchModel
 from gpu.torch_runner import TorchRunner
-from protocol.errors import ConflictError, StartError
+from protocol.errors import BadRequestError, ConflictError, StartError
 from protocol.ids import EngineIndex, Epoch, Slot
 from protocol.lora import NO_LORA, LoraId, LoraRequest
 from protocol.operations import SleepTag
@@ -105,6 +105,14 @@ def test_linears_of_experts_are_left_alone(tmp_path):
     make_checkpoint(tmp_path, "qwen3_moe")  # whose second layer has none
     mlps = {name for name in lora_modules(ModelConfig.read(tmp_path)) if ".mlp." in name}
     assert mlps == {f"model.layers.1.mlp.{name}_proj" for name in ("gate", "up", "down")}
+
+
+def test_an_adapter_of_stacked_experts_is_refused_by_name(tmp_path):
+    make_checkpoint(tmp_path / "model", "gpt_oss")
+    modules = lora_modules(ModelConfig.read(tmp_path / "model"))
+    write_adapter(tmp_path / "adapter", {"model.layers.0.mlp.experts": (64, 64)})
+    with pytest.raises(BadRequestError, match=r"layers\.0\.mlp\.experts.* is for none of .*: k_proj, o_proj, q_proj"):
+        read_adapter(tmp_path / "adapter", modules, 8)
 
 
 def test_an_adapter_gives_what_merging_it_gives(tmp_path):
