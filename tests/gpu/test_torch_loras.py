@@ -36,6 +36,7 @@ from tests.helpers.tiny_checkpoints import VOCAB_SIZE, make_checkpoint
 
 ATTENTION = {"r": 5, "lora_alpha": 10, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
 FUSED = {"r": 6, "lora_alpha": 3, "target_modules": ["qkv_proj", "down_proj"]}
+FEW = {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "o_proj"]}
 KINDS = {
     "llama_biases": (EVERY, SOME),
     "qwen3": (EVERY, SOME),
@@ -43,6 +44,7 @@ KINDS = {
     "glm4": (EVERY, SOME),
     "phi3_sliding": (EVERY, FUSED),
     "qwen2_moe": (ATTENTION, SOME),
+    "gpt_oss": (ATTENTION, FEW),
 }
 """Each with other projections, in another order or place, to two adapters."""
 IDS = {"first": LoraId(7), "second": LoraId(2**63 - 1), None: NO_LORA}
