@@ -126,11 +126,7 @@ class Scheduler:
             for sequence in list(self._running):
                 self._running.dismiss(sequence)
                 sequence.status = SequenceStatus.PREEMPTED
-                sequence.num_preemptions += 1
-                self._waiting.push(sequence)
-                self._counters.num_preemptions += 1
-                for earlier in self._in_flight:
-                    earlier.lost.add(sequence)
+                self._put_back(sequence)
         if self._pool.num_used:
             return False
         self._pool.forget()
@@ -171,11 +167,7 @@ class Scheduler:
         draft = StepDraft(number, config.max_num_batched_tokens, config.long_prefill_token_threshold)
         extend_running(draft, self._running, self._waiting, self._chunk_budget)
         for sequence in draft.preempted:
-            sequence.num_preemptions += 1
-            self._waiting.push(sequence)
-            for earlier in self._in_flight:
-                earlier.lost.add(sequence)
-        self._counters.num_preemptions += len(draft.preempted)
+            self._put_back(sequence)
         admit_waiting(draft, self._running, self._waiting, begun_only=self.hold is Hold.NEW)
         for sequence in draft.admitted:
             if sequence.scheduled_at is None:
@@ -221,6 +213,14 @@ class Scheduler:
                 if output is not None:
                     outputs.append(output)
         return outputs
+
+    def _put_back(self, sequence: Sequence) -> None:
+        """It was preempted: it waits, and what steps in flight compute for it is lost."""
+        sequence.num_preemptions += 1
+        self._counters.num_preemptions += 1
+        self._waiting.push(sequence)
+        for earlier in self._in_flight:
+            earlier.lost.add(sequence)
 
     def take_adapter_changes(self) -> list[AdapterChange]:
         """What `schedule` has decided since the last call: to be done after the plans that it has made until now."""
