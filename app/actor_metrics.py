@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from actors.handles import ActorState
 from app.engine import EngineClient
+from app.metric_families import Families
 
 
 @final
@@ -20,45 +21,35 @@ class ActorCollector:
     def __init__(self, engine: EngineClient, model_name: str) -> None:
         self._engine = engine
         self._model_name = model_name
+        self._families = Families({"model_name": model_name})
 
     def collect(self) -> Iterable[Metric]:
-        states, incidents = self._engine.actors(), self._engine.incidents
-        up = self._gauge("trillm_actor_up", "1 if the actor serves.")
-        age = self._gauge("trillm_actor_heartbeat_age_seconds", "Since the actor was last heard of.")
-        phase = self._gauge("trillm_actor_phase_seconds", "How long the actor has been in its phase.", "phase")
-        restarts = self._counter("trillm_actor_restarts", "Times that the actor was started again.", "actor")
-        for state in states:
-            up.add_metric([self._model_name, state.name], float(state.ready))
-            age.add_metric([self._model_name, state.name], max(0.0, state.heartbeat_age))
-            phase.add_metric([self._model_name, state.name, state.phase], phase_seconds(state))
-            restarts.add_metric([self._model_name, state.name], state.restarts)
-        yield from (up, age, phase, restarts)
-
-        deaths = self._counter("trillm_actor_deaths", "Times that the actor ended while it was needed.", "actor")
-        for name in sorted({state.name for state in states} | incidents.deaths.keys()):
-            deaths.add_metric([self._model_name, name], incidents.deaths[name])
-        yield deaths
-        yield self._single("trillm_requests_replayed", "Sequences that went on elsewhere.", incidents.replays)
-        yield self._single(
+        states, incidents, families = self._engine.actors(), self._engine.incidents, self._families
+        up = {state.name: float(state.ready) for state in states}
+        yield families.gauges("trillm_actor_up", "1 if the actor serves.", "actor", up)
+        age = {state.name: state.heartbeat_age for state in states}
+        yield families.gauges("trillm_actor_heartbeat_age_seconds", "Since the actor was last heard of.", "actor", age)
+        yield self._phases(states)
+        restarts = {state.name: state.restarts for state in states}
+        yield families.counters("trillm_actor_restarts", "Times that the actor was started again.", "actor", restarts)
+        deaths = {name: incidents.deaths[name] for name in sorted(up.keys() | incidents.deaths.keys())}
+        text = "Times that the actor ended while it was needed."
+        yield families.counters("trillm_actor_deaths", text, "actor", deaths)
+        yield families.counter("trillm_requests_replayed", "Sequences that went on elsewhere.", incidents.replays)
+        yield families.counter(
             "trillm_requests_quarantined", "Sequences tried alone after several deaths.", incidents.quarantined
         )
-        yield self._single(
+        yield families.counter(
             "trillm_requests_condemned", "Sequences ended as the cause of several deaths.", incidents.condemned
         )
-        timeouts = self._counter("trillm_request_timeouts", "Requests that ran out of time.", "limit")
-        timeouts.add_metric([self._model_name, "deadline"], incidents.deadlines)
-        timeouts.add_metric([self._model_name, "queue"], incidents.queue_timeouts)
-        yield timeouts
+        timeouts = {"deadline": incidents.deadlines, "queue": incidents.queue_timeouts}
+        yield families.counters("trillm_request_timeouts", "Requests that ran out of time.", "limit", timeouts)
 
-    def _gauge(self, name: str, text: str, *more: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(name, text, labels=["model_name", "actor", *more])
-
-    def _counter(self, name: str, text: str, label: str) -> CounterMetricFamily:
-        return CounterMetricFamily(name, text, labels=["model_name", label])
-
-    def _single(self, name: str, text: str, value: int) -> Metric:
-        family = CounterMetricFamily(name, text, labels=["model_name"])
-        family.add_metric([self._model_name], value)
+    def _phases(self, states: Iterable[ActorState]) -> Metric:
+        text = "How long the actor has been in its phase."
+        family = GaugeMetricFamily("trillm_actor_phase_seconds", text, labels=["model_name", "actor", "phase"])
+        for state in states:
+            family.add_metric([self._model_name, state.name, state.phase], phase_seconds(state))
         return family
 
 

@@ -15,7 +15,7 @@ from app.conversation import conversation_of
 from app.schemas.embeddings import EmbeddingRequest
 from app.services import Services
 from app.template_source import template_for
-from app.tokenizer import Cut
+from app.tokenizer import Cut, kept_part
 from app.truncation import AS_MUCH_AS_FITS
 from protocol.errors import BadRequestError
 
@@ -52,9 +52,7 @@ def _cut(body: EmbeddingRequest, max_model_len: int) -> Cut | None:
 
 
 def _cut_ids(token_ids: list[int], cut: Cut | None) -> list[int]:
-    if cut is None or len(token_ids) <= cut.most:
-        return token_ids
-    return token_ids[: cut.most] if cut.side == "right" else token_ids[-cut.most :]
+    return token_ids if cut is None else kept_part(token_ids, cut.most, cut.side)
 
 
 async def _of_messages(services: Services, body: EmbeddingRequest) -> list[int]:

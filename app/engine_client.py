@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -33,9 +34,11 @@ from app.engine import LorasInUse, Prompt, Readiness
 from app.engine_calls import EngineCalls
 from app.engine_totals import EngineTotals
 from app.incidents import Incidents
-from app.journal import MAX_DEATHS, TRIAL_DEATHS, Entry
+from app.journal import Entry
+from app.late_actors import what_is_late
 from app.late_requests import LateRequests
 from app.mailbox import ActorGeneration
+from app.replays import Replays
 from protocol.engine_stats import EngineStats
 from protocol.errors import BadRequestError, EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
@@ -45,25 +48,6 @@ from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts
 
 logger = logging.getLogger("trillm")
-
-LATE_SECONDS = 5.0
-"""Without a heartbeat, from when on an actor is not trusted with new requests. (The supervisor ends it after 10 s.)"""
-
-
-def describe(state: ActorState) -> str:
-    """What an actor that is not ready is doing, for /ready."""
-    times = "once" if state.restarts == 1 else f"{state.restarts} times"
-    again = f", restarted {times}" if state.restarts else ""
-    if state.ready:
-        return f"{state.name} has not been heard of for {state.heartbeat_age:.0f} s{again}"
-    progress = f" ({state.progress:.0%})" if state.phase == "load" and state.progress else ""
-    last = f"; before that it was {state.last_end}" if state.last_end else ""
-    return f"{state.name}: {state.phase}{progress}{again}{last}"
-
-
-def is_late(state: ActorState) -> bool:
-    """Whether no request is to be taken because of this actor."""
-    return state.is_needed and (not state.ready or state.heartbeat_age > LATE_SECONDS)
 
 
 @final
@@ -89,6 +73,7 @@ class ActorEngineClient:
         self._attached: dict[EngineIndex, Epoch] = {}
         self._totals = EngineTotals()
         self._live: dict[RequestId, Entry] = {}
+        self._replays = Replays(self._live, self.incidents)
         self._calls = EngineCalls()
         self._late = LateRequests(
             self._live, self._end, max_queue_seconds, self.incidents, lambda: self._calls.run_state.is_held
@@ -153,8 +138,7 @@ class ActorEngineClient:
         return Readiness(reason is None, reason or "")
 
     def _what_is_late(self) -> str | None:
-        late = [state for state in self.actors() if is_late(state)]
-        return "; ".join(map(describe, late)) or None
+        return what_is_late(self.actors())
 
     def actors(self) -> Sequence[ActorState]:
         return self._house.states() if self._house else []
@@ -283,12 +267,13 @@ class ActorEngineClient:
         arrival, now = self._clock(), trio.current_time()
         drop_at = None if deadline is None else arrival + deadline.at - now + GRACE_SECONDS
         first_token_by = now + self._max_queue_seconds
+        loads = self._replays.loads()
         try:
             for request_id, prompt in zip(list(generation.unfinished), prompts, strict=True):
                 entry = Entry(request_id, prompt, generation, arrival, deadline, drop_at, first_token_by)
                 self._live[request_id] = entry
                 self._late.note(entry)
-                if self._attached and self._send(entry):
+                if self._attached and self._send(entry, loads):
                     continue
                 entry.engine = None  # the next one that is up takes it
                 if not goes_on:
@@ -298,21 +283,15 @@ class ActorEngineClient:
             raise
         return generation
 
-    def _send(self, entry: Entry) -> bool:
-        """Whether it could be sent to an engine."""
-        index = self._least_loaded()
+    def _send(self, entry: Entry, loads: Counter[EngineIndex]) -> bool:
+        """Whether it could be sent to an engine: the one with the least to do. `loads` then counts it."""
+        index = min(self._attached, key=lambda each: loads[each])
         epoch = self._attached[index]
         request = entry.request(epoch)
         entry.engine = (index, epoch)
+        loads[index] += 1
         # The output handler first: it should know the request before the engine's first token comes.
         return self._actors.send_to_output(request) and self._actors.send_to_engine(index, request)
-
-    def _least_loaded(self) -> EngineIndex:
-        loads = dict.fromkeys(self._attached, 0)
-        for entry in self._live.values():
-            if entry.engine is not None and entry.engine[0] in loads:
-                loads[entry.engine[0]] += 1
-        return min(loads, key=lambda index: loads[index])
 
     def _end(self, entry: Entry, error: TrillmError) -> None:
         """This one, with all choices of its call."""
@@ -339,15 +318,12 @@ class ActorEngineClient:
             self._actors.send_to_output(abort)
 
     def _go_on(self) -> None:
-        """Hand what waits for an engine to one that is up. Of those that may be the cause of deaths one at a time, and
-        until it has its first token nothing else: it is over soon, and a death from elsewhere hardly falls into it."""
-        if not self._attached or any(entry.is_on_trial for entry in self._live.values() if entry.engine is not None):
+        """Hand what waits for an engine to one that is up."""
+        if not self._attached or not (due := self._replays.take_due()):
             return
-        waiting = [entry for entry in self._live.values() if entry.engine is None]
-        suspects = [entry for entry in waiting if entry.is_on_trial]
-        for entry in suspects[:1] or waiting:
-            self.incidents.replays += 1
-            if not self._send(entry):
+        loads = self._replays.loads()
+        for entry in due:
+            if not self._send(entry, loads):
                 entry.engine = None  # it has gone down again: the next one that is up takes it
 
     # ------------------------------------------------------------------ events
@@ -365,7 +341,7 @@ class ActorEngineClient:
                     self._calls.hold_again(index, epoch, partial(self._actors.send_to_engine, index))
                     self._attached[index] = epoch
                     if self.attached_once.is_set():
-                        waiting = sum(entry.engine is None for entry in self._live.values())
+                        waiting = self._replays.num_waiting
                         logger.info("engine-%s serves again, and %s requests go on", index, waiting)
                     self._totals.attach(index, epoch, facts.num_blocks)
                     self.attached_once.set()
@@ -403,18 +379,9 @@ class ActorEngineClient:
             self._go_on()
 
     def _lose_engine(self, engine: tuple[EngineIndex, Epoch], reason: str, *, is_innocent: bool) -> None:
-        """Its requests wait for the next one, but for those that MAX_DEATHS engines in a row have died under. They are
-        innocent of the death of an engine that somebody killed, and of one that was held and computed none of them."""
-        for request_id, entry in list(self._live.items()):
-            if entry.engine == engine:
-                entry.engine = None
-                if is_innocent:
-                    continue
-                entry.deaths += 1
-                self.incidents.quarantined += entry.deaths == TRIAL_DEATHS
-                if entry.deaths >= MAX_DEATHS:
-                    self.incidents.condemned += 1
-                    del self._live[request_id]
-                    told = f"{reason}; it is number {entry.deaths} in a row to die under this request"
-                    entry.generation.fail(EngineDeadError(told))
+        """Its requests wait for the next one, but for those that are taken for the cause."""
+        for entry in self._replays.lose(engine, is_innocent=is_innocent):
+            del self._live[entry.request_id]
+            told = f"{reason}; it is number {entry.deaths} in a row to die under this request"
+            entry.generation.fail(EngineDeadError(told))
         self._calls.fail(engine[0], reason)

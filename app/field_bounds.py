@@ -9,6 +9,7 @@ from app.adapters import MAX_NAME_LENGTH
 from app.limits import Limits
 from app.messages_history import ROLES
 from app.messages_request import CHOICES, DISPLAYS, EFFORTS, THINKS
+from app.priority import MAX_PRIORITY, MIN_PRIORITY
 from app.responses import request_checks
 from app.responses.input_items import ROLES as ITEM_ROLES
 from app.responses.item_ids import ITEM_TYPES
@@ -163,7 +164,7 @@ def _sampling(limits: Limits) -> Bounds:
         "n": {"integer": {"minimum": 1, "maximum": limits.max_n}},
         "best_of": {"integer": {"minimum": 1, "maximum": limits.max_n}},
         "seed": {"integer": {"minimum": -(2**63), "maximum": 2**63 - 1}},
-        "priority": {"integer": {"minimum": -(2**31), "maximum": 2**31 - 1}},
+        "priority": {"integer": {"minimum": MIN_PRIORITY, "maximum": MAX_PRIORITY}},
         "min_tokens": {"integer": {"minimum": 0}},
         "timeout": {"number": {"exclusiveMinimum": 0}},
         "prompt_logprobs": {"integer": {"minimum": 0, "maximum": limits.max_logprobs}},

@@ -23,6 +23,11 @@ from protocol.sampling import Grammar, GrammarKind, GrammarSource, Thoughts
 _ANY_OBJECT = {"type": "object"}
 _MAX_PATTERN_DEPTH = 64
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
+_GBNF_RULE = re.compile(r"^[ \t]*[\w-]+[ \t]*::=", re.MULTILINE)
+_GBNF_HINT = (
+    "the grammar looks like GBNF (root ::= …), and is taken in llguidance's Lark dialect, whose first rule is "
+    "written start: …; "
+)
 _NO_PARENTHESES = re.compile(r"[^()]+")
 
 
@@ -85,9 +90,9 @@ class RequestGrammars:
             name for name in outputs.__struct_fields__ if msgspec.structs.asdict(outputs)[name] not in (None, False)
         ]
         if len(given) != 1 and not (outputs.json is False and not given):
+            got = ", ".join(given) or "none of them (any other key is unknown here, and ignored)"
             raise BadRequestError(
-                f"structured_outputs needs exactly one of json, regex, choice, grammar, json_object; got "
-                f"{given or 'none'}",
+                f"structured_outputs needs exactly one of json, regex, choice, grammar, json_object; got {got}",
                 param=param,
             )
         if outputs.regex is not None:
@@ -117,7 +122,8 @@ class RequestGrammars:
         try:
             return await self._engine.check_grammar(GrammarSource(kind, text, after))
         except GrammarError as error:
-            raise GrammarError(f"{param}: {error.message}", param=param) from error
+            hint = _GBNF_HINT if kind is GrammarKind.LARK and _GBNF_RULE.search(text) else ""
+            raise GrammarError(f"{param}: {hint}{error.message}", param=param) from error
 
     def _check_size(self, size: int, param: str) -> None:
         if size > self._limits.max_grammar_bytes:

@@ -188,6 +188,21 @@ class Http2Connection:
         """The whole of one request. Its failure is its own: the others on this connection go on."""
         began = trio.current_time()
         try:
+            await self._handle(stream)
+            stream.finish()
+            await self._flush()
+            await self._config.log.access(stream.scope, stream.response, trio.current_time() - began)
+            await stream.discard_rest()
+        finally:
+            stream.finish()
+            stream.close()
+            del self._streams[stream.number]
+            await self._flush()
+            await self._tell_idle()
+        await self._context.mark_request()
+
+    async def _handle(self, stream: Http2Stream) -> None:
+        try:
             await self._app(stream.scope, stream.receive, stream.send, trio.to_thread.run_sync, trio.from_thread.run)
         except trio.Cancelled:
             raise
@@ -198,13 +213,6 @@ class Http2Connection:
             logger.error("a request over HTTP/2 failed", exc_info=others)
         except Exception:
             logger.exception("a request over HTTP/2 failed")
-        finally:
-            stream.finish()
-            del self._streams[stream.number]
-            await self._flush()
-            await self._tell_idle()
-        await self._config.log.access(stream.scope, stream.response, trio.current_time() - began)
-        await self._context.mark_request()
 
     async def _tell_idle(self) -> None:
         """hypercorn closes a connection on which nothing has been asked for a while, or at once when it is to end."""

@@ -8,6 +8,7 @@ app/bounded_send.py lets a client take. Made by app/http2_connection.py.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import final
 
 import h2.connection
@@ -20,6 +21,11 @@ from hypercorn.utils import suppress_body
 from app.bounded_send import SLICE_BYTES, BoundedSends
 from app.http2_scope import Headers
 
+DISCARDED_BYTES = 2**20
+"""Of a body that comes after its answer: read and dropped, since a client that is still sending takes the reset for the
+whole answer, and loses what it was told. Who sends more than that is reset all the same."""
+DISCARDED_SECONDS = 1.0
+"""How long that is waited for."""
 _OF_CONNECTION = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 """Headers that HTTP/2 has no use for and forbids."""
 
@@ -168,16 +174,28 @@ class Http2Stream:
         await self._flush()
 
     def finish(self) -> None:
-        """The handler has ended: so does HTTP/2's stream, whatever is missing. To be flushed."""
-        if self._is_gone:
+        """The handler has ended: what is missing of its answer is said. To be flushed."""
+        if self._is_gone or self._has_answered:
             return
-        try:
+        with suppress(h2.exceptions.ProtocolError):  # it may have ended already, from the other side
             if self.response is None:
                 self._h2.send_headers(self.number, [(b":status", b"500"), *self._headers()], end_stream=True)
                 self._has_answered = True
-            if not self._has_answered:
+            else:
+                self.leave()
                 self._h2.reset_stream(self.number, h2.errors.ErrorCodes.INTERNAL_ERROR)
-            elif not self._has_all:  # what is still on its way nobody wants
+
+    async def discard_rest(self) -> None:
+        """After the answer: take what is still on its way of the request, within bounds."""
+        left = DISCARDED_BYTES
+        with self._sends.patience(), trio.move_on_after(DISCARDED_SECONDS):
+            while left > 0 and not (self._has_all or self._is_gone):
+                message = await self.receive()
+                if message["type"] == "http.request":
+                    left -= len(message["body"])
+
+    def close(self) -> None:
+        """HTTP/2's stream ends, whatever has not come by now: nobody wants it. To be flushed."""
+        if not (self._is_gone or self._has_all):
+            with suppress(h2.exceptions.ProtocolError):
                 self._h2.reset_stream(self.number, h2.errors.ErrorCodes.NO_ERROR)
-        except h2.exceptions.ProtocolError:
-            pass  # it has ended already, from the other side

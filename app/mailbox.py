@@ -40,6 +40,8 @@ class ActorGeneration:
 
     def __init__(self, request_ids: list[RequestId]) -> None:
         self.unfinished = dict(zip(request_ids, count(), strict=False))
+        self.has_begun = False
+        """Whether any of its prompts has a token, or has ended without one. Asked for each of them, so it is kept."""
         self._num_tokens = [0] * len(request_ids)
         self._pending: dict[int, RequestOutput] = {}
         self._failure: TrillmError | None = None
@@ -49,17 +51,13 @@ class ActorGeneration:
     def finished(self) -> bool:
         return not self.unfinished and not self._pending
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether any of its prompts has a token, or has ended without one."""
-        return any(self._num_tokens) or len(self.unfinished) < len(self._num_tokens)
-
     def put(self, output: RequestOutput) -> None:
         index = self.unfinished[output.request_id]
         if output.offset != self._num_tokens[index] and output.error is None:
             self.fail(EngineDeadError("A part of this answer was lost on its way"))
             return
         self._num_tokens[index] += len(output.token_ids)
+        self.has_begun = self.has_begun or bool(output.token_ids) or output.finish_reason is not None
         earlier = self._pending.get(index)
         self._pending[index] = merge(earlier, output) if earlier else output
         if output.finish_reason is not None:

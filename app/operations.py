@@ -12,6 +12,7 @@ from attrs import frozen
 from app.auth import PUBLIC_PATHS
 from app.header_fields import PRIORITY_HEADER
 from app.messages_error import is_messages_path
+from app.priority import MAX_PRIORITY, MIN_PRIORITY
 from app.responses.listed_items import DEFAULT_LIMIT, MAX_LIMIT
 from app.schemas.admin import (
     AbortAnswer,
@@ -120,7 +121,7 @@ MODE = Query(
 
 PRIORITY = Header(
     name=PRIORITY_HEADER,
-    schema={"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
+    schema={"type": "integer", "minimum": MIN_PRIORITY, "maximum": MAX_PRIORITY},
     description="The request's priority, before the body's own: lower is served earlier, where the server goes by it.",
 )
 

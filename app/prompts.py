@@ -9,9 +9,9 @@ import msgspec
 from quart import has_request_context, request
 
 from app.access_log import access_of
-from app.checks import ranged
 from app.engine import Prompt
 from app.head import Head
+from app.priority import checked_priority
 from app.request_size import check_num_prompt_logprobs, check_num_token_ids
 from app.sampling import (
     ModelBounds,
@@ -26,8 +26,6 @@ from app.seeds import checked_seed, choice_seed
 from app.services import Services
 from protocol.errors import BadRequestError
 from protocol.sampling import Grammar
-
-_INT32 = 2**31
 
 
 def engine_prompts(
@@ -45,7 +43,7 @@ def engine_prompts(
     bounds = ModelBounds(
         services.tokenizer, services.vocab_size(), services.facts().max_model_len, services.model.eos_token_ids
     )
-    priority = ranged("priority", fields.priority, -_INT32, _INT32 - 1, 0)
+    priority = checked_priority(fields.priority)
     lora = services.model.lora(fields.model)  # it may have been unloaded since its name was looked up
     seed = checked_seed(fields.seed)
     salt = checked_cache_salt(fields.cache_salt, services.limits)
@@ -69,19 +67,22 @@ def tokens_as_ids(services: Services, fields: SamplingFields) -> bool:
     return services.return_tokens_as_token_ids if asked is None else asked
 
 
-def response_head(services: Services, fields: SamplingFields, id_prefix: str) -> Head:
-    """Under an id of the server's own making, behind the prefix of its API: what clients call their requests
-    is only a label."""
-    options = fields.stream_options
+def name_answer(services: Services, asked_model: str | None, id_prefix: str) -> tuple[str, int, str]:
+    """The id, time and model that a new answer tells, of which the access log tells two. The id is of the server's own
+    making, behind the prefix of its API: what clients call their requests is only a label. Raises NotFoundError."""
     answer_id = f"{id_prefix}{secrets.token_hex(16)}"
-    model = services.model.name(fields.model)
+    model = services.model.name(asked_model)
     if has_request_context():
         access = access_of(request)
         access.answer_id, access.model = answer_id, model
+    return answer_id, int(services.clock()), model
+
+
+def response_head(services: Services, fields: SamplingFields, id_prefix: str) -> Head:
+    """Of an answer of one of the APIs that generate, as `name_answer` names it. Raises NotFoundError."""
+    options = fields.stream_options
     return Head(
-        answer_id,
-        int(services.clock()),
-        model,
+        *name_answer(services, fields.model, id_prefix),
         services.fingerprint,
         include_usage=bool(options and options.include_usage) or services.force_include_usage,
         continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import tokenizers
 import trio
@@ -30,6 +30,15 @@ class Cut:
     """At least 1."""
     side: Literal["left", "right"]
     """Which end goes."""
+
+
+Whole = TypeVar("Whole", str, list[int])
+
+
+def kept_part(whole: Whole, most: int, side: str | None) -> Whole:
+    """At most so much of a text or of token ids, at least 1: the end of it, or the beginning with "right", which is the
+    side that is cut."""
+    return whole[:most] if side == "right" else whole[-most:]
 
 
 class Tokenizer:
@@ -107,7 +116,7 @@ class Tokenizer:
     def encode_cut(self, text: str, cut: Cut, *, add_special_tokens: bool = True) -> list[int]:
         """Like `encode`, with no more tokens than `cut` says; those that are added at a text's ends stay."""
         characters = self.max_characters(cut.most + 1)  # no more is looked at than may be kept
-        text = text[:characters] if cut.side == "right" else text[-characters:]
+        text = kept_part(text, characters, cut.side)
         encoding = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
         added = self._tokenizer.num_special_tokens_to_add(False) if add_special_tokens else 0
         encoding.truncate(max(0, cut.most - added), direction=cut.side)

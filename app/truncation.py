@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.checks import ranged
 from app.sampling import Wanted
 from app.schemas.sampling import SamplingFields
+from app.tokenizer import kept_part
 from protocol.errors import BadRequestError
 
 AS_MUCH_AS_FITS = -1
@@ -36,7 +37,7 @@ def truncated(token_ids: list[int], fields: SamplingFields, wanted: Wanted, max_
     kept = num_kept(fields, wanted, max_model_len)
     if kept is None or len(token_ids) <= kept:
         return token_ids
-    return token_ids[:kept] if fields.truncation_side == "right" else token_ids[-kept:]
+    return kept_part(token_ids, kept, fields.truncation_side)
 
 
 def bounded_text(text: str, fields: SamplingFields, max_characters: int) -> str:
@@ -47,4 +48,4 @@ def bounded_text(text: str, fields: SamplingFields, max_characters: int) -> str:
     """
     if fields.truncate_prompt_tokens is None or len(text) <= max_characters:
         return text
-    return text[:max_characters] if fields.truncation_side == "right" else text[-max_characters:]
+    return kept_part(text, max_characters, fields.truncation_side)

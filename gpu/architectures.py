@@ -58,6 +58,12 @@ class ExpertNames:
     """Whether the chosen experts' weights sum to 1; None: as norm_topk_prob says."""
     shared: bool = False
     """Whether one more expert, behind a gate of its own, sees every token."""
+    router: str = "gate"
+    """The projection by which a token chooses, within the block."""
+    biased: bool = False
+    """Whether router and experts have biases."""
+    clamped: bool = False
+    """Whether gates and what they act on are held to config.json's swiglu_limit, and 1 is added to the latter."""
 
 
 @attrs.frozen
@@ -85,6 +91,10 @@ class Architecture:
     """Embeddings are multiplied by the square root of hidden_size."""
     activation: str = "silu"
     activation_key: str | None = "hidden_act"
+    sinks: bool = False
+    """Whether each head has one more score, learnt, that takes of the softmax and adds nothing to the sum."""
+    mxfp4: bool = False
+    """Whether quantization_config may say mxfp4: the experts' weights are then made whole as they are read."""
     softcaps: bool = False
     """Whether attn_logit_softcapping bounds the attention's scores."""
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
@@ -164,6 +174,27 @@ ARCHITECTURES = {
         _GLM,
         norms=NormNames(
             "input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"
+        ),
+    ),
+    "GptOssForCausalLM": Architecture(
+        windows=Windows.PATTERN,
+        window_pattern=2,
+        bias_key="attention_bias",
+        qkv_bias=True,
+        output_bias=True,
+        head_dim=64,
+        sinks=True,
+        mxfp4=True,
+        activation="quick_gelu",
+        activation_key=None,  # config.json says "silu", and means this
+        experts=ExpertNames(
+            "mlp",
+            count_keys=("num_local_experts",),
+            size_key="intermediate_size",
+            normalised=True,
+            router="router",
+            biased=True,
+            clamped=True,
         ),
     ),
     "Olmo2ForCausalLM": Architecture(

@@ -13,11 +13,14 @@ import attrs
 import torch
 import torch.nn.functional as F
 
+from gpu.attention_scores import Scores
 from gpu.kv_pool import KvPool
 from protocol.step import Row
 
-CAPPED_QUERIES = 64
-"""Queries whose scores are held at once where scores have a soft cap."""
+HELD_QUERIES = 64
+"""Queries whose scores are held at once, at most, where scores have a soft cap or sinks, …"""
+HELD_SCORES = 1 << 26
+"""… and as many scores: 256 MiB in float32."""
 
 
 class PlannedAttention(Protocol):
@@ -28,11 +31,18 @@ class PlannedAttention(Protocol):
         """[tokens] int64: where the pool stores each token."""
 
     def attend(
-        self, queries: torch.Tensor, layer: int, pool: KvPool, scale: float | None, softcap: float | None
+        self,
+        queries: torch.Tensor,
+        layer: int,
+        pool: KvPool,
+        scale: float | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """[tokens, heads, head_dim] over the layer's cache, into [tokens, heads * head_dim].
 
-        Scores are multiplied with `scale` (None is head_dim ** -0.5), then bounded smoothly to ± `softcap`."""
+        Scores are multiplied with `scale` (None is head_dim ** -0.5), then bounded smoothly to ± `softcap`.
+        With `sinks` [heads], each head's softmax is over one more score, whose part is dropped."""
 
 
 @attrs.frozen(eq=False)
@@ -71,11 +81,18 @@ class AttentionPlan:
     prefill: list[PrefillRow]
 
     def attend(
-        self, queries: torch.Tensor, layer: int, pool: KvPool, scale: float | None, softcap: float | None
+        self,
+        queries: torch.Tensor,
+        layer: int,
+        pool: KvPool,
+        scale: float | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """As PlannedAttention says."""
-        outputs = [_attend_decode(queries, layer, group, pool, scale, softcap) for group in self.decode]
-        outputs += [_attend_prefill(queries, layer, row, pool, scale, softcap) for row in self.prefill]
+        scores = Scores(scale, softcap, sinks)
+        outputs = [_attend_decode(queries, layer, group, pool, scores) for group in self.decode]
+        outputs += [_attend_prefill(queries, layer, row, pool, scores) for row in self.prefill]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
@@ -104,74 +121,56 @@ def plan_attention(
     return AttentionPlan(slot_mapping, groups, rows)
 
 
-def _attend_decode(
-    queries: torch.Tensor, layer: int, group: DecodeGroup, pool: KvPool, scale: float | None, softcap: float | None
-) -> torch.Tensor:
+def _attend_decode(queries: torch.Tensor, layer: int, group: DecodeGroup, pool: KvPool, scores: Scores) -> torch.Tensor:
     keys, values = pool.gather(layer, group.blocks)
     positions, kv_heads, head_dim = keys.shape[0] // group.count, keys.shape[1], keys.shape[2]
     # The query heads of one KV head stand where SDPA expects query positions: no copies of keys for the group.
     grouped = queries[group.first : group.first + group.count].reshape(group.count, kv_heads, -1, head_dim)
     keys = keys.view(group.count, positions, kv_heads, head_dim).transpose(1, 2)
     values = values.view(group.count, positions, kv_heads, head_dim).transpose(1, 2)
-    if softcap is None:
-        out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=group.mask, scale=scale)
+    if scores.are_plain:
+        out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=group.mask, scale=scores.scale)
     else:
-        out = _capped_attention(grouped, keys, values, group.mask, scale, softcap)
+        sinks = None if scores.sinks is None else scores.sinks.view(kv_heads, -1, 1)
+        out = scores.attend(grouped, keys, values, group.mask, sinks)
     return out.reshape(group.count, -1)
 
 
-def _attend_prefill(
-    queries: torch.Tensor, layer: int, row: PrefillRow, pool: KvPool, scale: float | None, softcap: float | None
-) -> torch.Tensor:
+def _attend_prefill(queries: torch.Tensor, layer: int, row: PrefillRow, pool: KvPool, scores: Scores) -> torch.Tensor:
     keys, values = (heads[: row.length].transpose(0, 1).unsqueeze(0) for heads in pool.gather(layer, row.blocks))
-    if softcap is not None:
-        return _capped_prefill(queries[row.first : row.first + row.count], keys, values, row, scale, softcap)
+    if not scores.are_plain:
+        return _prefill_in_parts(queries[row.first : row.first + row.count], keys, values, row, scores)
     out = F.scaled_dot_product_attention(
         queries[row.first : row.first + row.count].transpose(0, 1).unsqueeze(0),
         keys,
         values,
         attn_mask=row.mask,
         is_causal=row.mask is None,
-        scale=scale,
+        scale=scores.scale,
         enable_gqa=True,
     )
     return out.squeeze(0).transpose(0, 1).flatten(1)
 
 
-def _capped_prefill(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    row: PrefillRow,
-    scale: float | None,
-    softcap: float,
+def _prefill_in_parts(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, row: PrefillRow, scores: Scores
 ) -> torch.Tensor:
     """Query by query group, so that the scores of all heads need bounded memory."""
     kv_heads, head_dim = keys.shape[1], keys.shape[3]
     mask = _causal(row.length, queries.dtype, queries.device) if row.mask is None else row.mask
+    held = max(1, min(HELD_QUERIES, HELD_SCORES // (queries.shape[1] * row.length)))
     outputs = []
-    for first in range(0, row.count, CAPPED_QUERIES):
-        part = queries[first : first + CAPPED_QUERIES]
+    for first in range(0, row.count, held):
+        part = queries[first : first + held]
         # [1, kv_heads, queries * heads per KV head, head_dim], each query's mask repeated for its heads
         grouped = part.unflatten(1, (kv_heads, -1)).permute(1, 0, 2, 3).flatten(1, 2).unsqueeze(0)
         repeated = mask[first : first + len(part)].repeat_interleave(queries.shape[1] // kv_heads, dim=0)
-        out = _capped_attention(grouped, keys, values, repeated, scale, softcap)
+        sinks = None
+        if scores.sinks is not None:
+            sinks = scores.sinks.view(kv_heads, 1, -1).expand(-1, len(part), -1).reshape(kv_heads, -1, 1)
+        out = scores.attend(grouped, keys, values, repeated, sinks)
         outputs.append(out.view(kv_heads, len(part), -1, head_dim).permute(1, 0, 2, 3).flatten(1))
     return torch.cat(outputs)
-
-
-def _capped_attention(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor,
-    scale: float | None,
-    softcap: float,
-) -> torch.Tensor:
-    """What SDPA does, with smoothly bounded scores, which it cannot do."""
-    scores = queries @ keys.transpose(-1, -2) * (queries.shape[-1] ** -0.5 if scale is None else scale)
-    scores = softcap * (scores / softcap).tanh() + mask
-    return scores.softmax(dim=-1, dtype=torch.float32).to(values.dtype) @ values
 
 
 def _decode_group(

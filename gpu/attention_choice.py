@@ -22,6 +22,8 @@ from gpu.varlen_probe import PROBED_LENGTH, REFUSALS, AttentionShape, why_not, w
 from protocol.errors import StartError
 from protocol.spec import EngineSpec
 
+NO_SINKS = "the model has attention sinks"
+
 logger = logging.getLogger("trillm.load")
 
 
@@ -72,6 +74,8 @@ class AttentionChoice:
         yield "varlen, gathered", self._varlen(KvAccess.GATHERED)
 
     def _varlen(self, access: KvAccess) -> AttentionBackend | str:
+        if self.config.sinks:
+            return NO_SINKS
         if self.config.attention_softcap is not None:
             return "the model bounds its scores"
         if access is KvAccess.PAGED and is_fp8(kv_dtype(self.spec.kv_cache_dtype, self.dtype)):
@@ -82,6 +86,8 @@ class AttentionChoice:
         return VarlenBackend(self.varlen, access, self.config.windows, self.spec.block_size, self.device, fixed)
 
     def _flashinfer(self, package: FlashInfer) -> AttentionBackend | str:
+        if self.config.sinks:
+            return NO_SINKS
         if self.spec.batch_invariant:
             return "it splits a sequence's keys by what else is in the batch"
         config, shape = self.config, self._shape

@@ -49,6 +49,8 @@ class ModelConfig(ModelShape):
     """Scores are multiplied with it."""
     attention_softcap: float | None
     """Scores are bounded smoothly to ± this."""
+    sinks: bool
+    """Each head has one more score, learnt, that takes of the softmax and adds nothing to the sum."""
     gate_up: tuple[str, ...]
     """Names of the feed-forward block's first projections: one that holds both, or two."""
     activation: str
@@ -75,7 +77,7 @@ class ModelConfig(ModelShape):
         architecture, has_head = _architecture(raw)
         traits = ARCHITECTURES[architecture]
         activation = _activation(raw, traits)
-        _refuse_what_is_not_computed(raw)
+        _refuse_what_is_not_computed(raw, traits)
         hidden_size = _positive(raw, "hidden_size")
         num_heads = _positive(raw, "num_attention_heads")
         num_layers = _positive(raw, "num_hidden_layers")
@@ -113,6 +115,7 @@ class ModelConfig(ModelShape):
             qk_norm=traits.qk_norm,
             attention_scale=_attention_scale(raw, head_dim),
             attention_softcap=_softcap(raw, "attn_logit_softcapping") if traits.softcaps else None,
+            sinks=traits.sinks,
             gate_up=traits.gate_up,
             activation=activation,
             mlp_bias=traits.mlp_bias and bool(raw.get("mlp_bias", False)),
@@ -125,7 +128,8 @@ class ModelConfig(ModelShape):
     @property
     def is_plain(self) -> bool:
         """Whether nothing distinguishes the model from Llama, Mistral, Qwen2 and Qwen3: norms before the blocks, one
-        rotation over whole heads, SiLU, no soft caps, no experts."""
+        rotation over whole heads, SiLU, no soft caps, no sinks,
+        no experts."""
         return (
             self.norms == NormNames()
             and not self.norm_offset
@@ -135,6 +139,7 @@ class ModelConfig(ModelShape):
             and self.qk_norm is not QkNorm.WHOLE
             and self.attention_scale == self.head_dim**-0.5
             and self.attention_softcap is None
+            and not self.sinks
             and len(self.qkv) == 3
             and len(self.gate_up) == 2
             and self.activation in ("silu", "swish")
@@ -184,12 +189,13 @@ def _activation(raw: Mapping[str, Any], traits: Architecture) -> str:
     return str(name)
 
 
-def _refuse_what_is_not_computed(raw: Mapping[str, Any]) -> None:
+def _refuse_what_is_not_computed(raw: Mapping[str, Any], traits: Architecture) -> None:
     if raw.get("is_causal") is False:
         raise CheckpointError("is_causal is false: tokens would see those after them, which is not computed here")
     if quantization := raw.get("quantization_config"):
         method = quantization.get("quant_method", "?") if isinstance(quantization, dict) else quantization
-        raise CheckpointError(f"quantization_config with quant_method {method!r} is not computed here")
+        if not (traits.mxfp4 and method == "mxfp4"):
+            raise CheckpointError(f"quantization_config with quant_method {method!r} is not computed here")
     for key in ("use_bidirectional_attention", "clip_qkv", "attention_sink"):
         if raw.get(key):
             raise UnknownVariantError(f"{key} {raw[key]!r} is not computed here")

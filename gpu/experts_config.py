@@ -8,7 +8,11 @@ from typing import Any
 import attrs
 
 from gpu.architectures import ExpertNames
-from protocol.errors import CheckpointError
+from gpu.layers.mlp import QUICK_GELU
+from protocol.errors import CheckpointError, UnknownVariantError
+
+SWIGLU_LIMIT = 7.0
+"""Where config.json does not say."""
 
 
 @attrs.frozen
@@ -25,6 +29,8 @@ class ExpertsConfig:
     shared_size: int | None
     """Of the shared expert's inner layer."""
     layers: frozenset[int]
+    limit: float | None = None
+    """What gates are clamped to from above, and what they act on from both sides, with 1 added to it then."""
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], names: ExpertNames, num_layers: int) -> ExpertsConfig:
@@ -43,7 +49,18 @@ class ExpertsConfig:
             bool(raw.get("norm_topk_prob", False)) if names.normalised is None else names.normalised,
             _whole(raw, "shared_expert_intermediate_size") if names.shared else None,
             frozenset(layer for layer in range(num_layers) if layer not in dense and (layer + 1) % step == 0),
+            _swiglu_limit(raw) if names.clamped else None,
         )
+
+
+def _swiglu_limit(raw: Mapping[str, Any]) -> float:
+    """The gate's other number must be that of the activation that stands for it."""
+    alpha, limit = raw.get("swiglu_alpha", QUICK_GELU), raw.get("swiglu_limit", SWIGLU_LIMIT)
+    if alpha != QUICK_GELU:
+        raise UnknownVariantError(f"swiglu_alpha {alpha!r} is not computed here, only {QUICK_GELU}")
+    if not isinstance(limit, int | float) or isinstance(limit, bool) or limit <= 0:
+        raise CheckpointError(f"swiglu_limit is {limit!r}, not a number above 0")
+    return float(limit)
 
 
 def _whole(raw: Mapping[str, Any], *keys: str) -> int:

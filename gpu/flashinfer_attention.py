@@ -69,8 +69,15 @@ class FlashInferPlan:
     scores: FlashInferScores
 
     def attend(
-        self, queries: torch.Tensor, layer: int, pool: KvPool, scale: float | None, softcap: float | None
+        self,
+        queries: torch.Tensor,
+        layer: int,
+        pool: KvPool,
+        scale: float | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        assert sinks is None, "a model with attention sinks was given a backend that has none"
         planned = (self.scores.scale, self.scores.softcap)
         assert (scale, softcap) == planned, f"planned for scale and cap {planned}, asked for {(scale, softcap)}"
         cache = (pool.keys[layer], pool.values[layer])

@@ -6,7 +6,7 @@ import re
 
 KNOWN = (
     *("llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe"),
-    *("gemma", "gemma2", "gemma3", "phi3", "glm4", "olmo2"),
+    *("gemma", "gemma2", "gemma3", "phi3", "glm4", "olmo2", "gpt-oss"),
 )
 """The architectures whose names are these."""
 
@@ -25,19 +25,21 @@ _LAYER = {
     "self_attn.o_proj": "attn_output",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
+    "self_attn.sinks": "attn_sinks",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp",
     "block_sparse_moe.gate": "ffn_gate_inp",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }
-_NORM_AFTER_ATTENTION = ("gemma2", "gemma3", "olmo2")
-"""Where post_attention_layernorm is what its name says; elsewhere it stands before the feed-forward block."""
+_NORM_AFTER_ATTENTION = ("gemma2", "gemma3", "olmo2", "gpt-oss")
+"""Where post_attention_layernorm is called by its place; elsewhere it is the feed-forward block's."""
 _EXPERTS = {
     "gate_proj": "ffn_gate_exps",
     "up_proj": "ffn_up_exps",
@@ -47,6 +49,8 @@ _EXPERTS = {
     "w2": "ffn_down_exps",
 }
 """One tensor holds the matrices of all experts."""
+_BARE = ".self_attn.sinks"
+"""What is no module's weight, and in GGUF is called one."""
 _EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)")
 
 
@@ -55,6 +59,8 @@ def gguf_name(name: str, architecture: str) -> tuple[str, int | None]:
 
     Unknown names stay as they are (and are not found).
     """
+    if name.endswith(_BARE):
+        name += ".weight"
     stem, _, kind = name.rpartition(".")
     if stem in _TOP:
         return f"{_TOP[stem]}.{kind}", None

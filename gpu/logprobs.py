@@ -1,6 +1,6 @@
 """Log-probabilities of the model's own distribution, for sampled tokens and for prompt tokens.
 
-From raw logits, before anything that sampling does to them. Used by gpu/torch_runner.
+From raw logits, before anything that sampling does to them. Used by gpu/sampled_step and gpu/prompt_logprobs.
 """
 
 from __future__ import annotations

@@ -116,6 +116,8 @@ def _check_shapes(file: LoraFile, module: str, factors: Mapping[str, str], rank:
 
 
 def _float32(file: LoraFile, name: str, scaling: float = 1.0) -> np.ndarray:
+    """The tensor times the scaling. Raises BadRequestError for one that has anything but finite numbers then: every
+    answer would be nonsense."""
     import numpy as np  # which a process with a dummy model does not need
 
     entry, content = file.entries[name], file.read(name)
@@ -123,4 +125,9 @@ def _float32(file: LoraFile, name: str, scaling: float = 1.0) -> np.ndarray:
         numbers = (np.frombuffer(content, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
     else:
         numbers = np.frombuffer(content, dtype="<f4" if entry.dtype == "F32" else "<f2").astype(np.float32)
-    return (numbers * np.float32(scaling)).reshape(entry.shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        numbers = numbers * np.float32(scaling)
+    if not np.isfinite(numbers).all():
+        times = "" if scaling == 1.0 else f" when it is scaled by {scaling:g}, after lora_alpha and the rank"
+        raise BadRequestError(f"{WEIGHTS}: tensor {shortened(name)} has infinite numbers, or what is none{times}")
+    return numbers.reshape(entry.shape)

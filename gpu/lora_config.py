@@ -63,7 +63,7 @@ def read_lora_config(directory: Path, max_rank: int) -> LoraConfig:
     try:
         raw = msgspec.json.decode(content, type=dict[str, Any])
         config = msgspec.convert(raw, LoraConfig)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadRequestError(f"{CONFIG} is no config of a LoRA adapter: {error}") from error
     _check(config, raw, max_rank)
     return config
@@ -92,7 +92,9 @@ def _check(config: LoraConfig, raw: Mapping[str, Any], max_rank: int) -> None:
                 raise BadRequestError(f"{CONFIG}: {key} names {shortened(pattern)}, which is no plain module name")
     for rank in (config.r, *(config.rank_pattern or {}).values()):
         if not 1 <= rank <= max_rank:
-            raise BadRequestError(f"the adapter's rank {rank} is not within 1 and {max_rank} (--max-lora-rank)")
+            raise BadRequestError(
+                f"the adapter's rank {shortened(rank)} is not within 1 and {max_rank} (--max-lora-rank)"
+            )
 
 
 def _matching(patterns: Mapping[str, Number], module: str, otherwise: Number) -> Number:

@@ -6,6 +6,7 @@ Used by gpu/lora_checkpoint and gpu/fake_runner.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -70,15 +71,37 @@ def _read_header(file: IO[bytes]) -> tuple[dict[str, TensorEntry], int]:
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
         raise BadRequestError(f"{WEIGHTS} is no safetensors file")
+    content = file.read(length)
     try:
-        header = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
-        header.pop("__metadata__", None)
-        entries = {name: msgspec.json.decode(entry, type=TensorEntry) for name, entry in header.items()}
-    except msgspec.DecodeError as error:
+        header = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        json.loads(
+            content, object_pairs_hook=_check_names
+        )  # where a name is there twice, the line above keeps the last
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadRequestError(f"{WEIGHTS} is no safetensors file: {error}") from error
+    except ValueError as error:  # a number of more than 4300 digits, say
+        raise BadRequestError(f"{WEIGHTS} is no safetensors file: {shortened(str(error))}") from error
+    header.pop("__metadata__", None)
+    entries = {name: _entry(name, entry) for name, entry in header.items()}
     for name, entry in entries.items():
         _check(name, entry, size - 8 - length)
     return entries, 8 + length
+
+
+def _check_names(pairs: list[tuple[str, object]]) -> None:
+    """Of the header, and of each entry in it."""
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise BadRequestError(f"{WEIGHTS} is no safetensors file: {shortened(name)} is there twice in its header")
+        seen.add(name)
+
+
+def _entry(name: str, content: msgspec.Raw) -> TensorEntry:
+    try:
+        return msgspec.json.decode(content, type=TensorEntry)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequestError(f"{WEIGHTS} is no safetensors file: tensor {shortened(name)}: {error}") from error
 
 
 def _check(name: str, entry: TensorEntry, size: int) -> None:
@@ -91,5 +114,5 @@ def _check(name: str, entry: TensorEntry, size: int) -> None:
     if min(entry.shape, default=0) < 0 or not 0 <= first <= end <= size or end - first != expected:
         raise BadRequestError(
             f"{WEIGHTS}: tensor {shortened(name)} of type {entry.dtype} and shape {shortened(entry.shape)} is said to "
-            f"lie at bytes {first} to {end} of {size}"
+            f"lie at bytes {shortened(first)} to {shortened(end)} of {size}"
         )

@@ -3,7 +3,7 @@
 Order: grammar bitmask, allowed tokens and logit_bias, bad words, min_tokens; repetition, frequency and presence
 penalties; temperature; top_k; top_p; min_p; Gumbel-max with noise that only (seed, position) decides (gpu/noise).
 The numbers stay where the logits are: one copy there, one more when the batch's members change, one copy back, and
-nothing between waits for the host. Used by gpu/torch_runner. A row that cannot be sampled becomes an error of that row.
+nothing between waits for the host. Used by gpu/step_sampler. A row that cannot be sampled becomes an error of that row.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -14,34 +14,29 @@ from gpu.host_memory import give_back_freed_memory
 from gpu.lacking_memory import lacking
 from gpu.last_tokens import LastTokens
 from gpu.load_draft_model import load_models
-from gpu.logprobs import token_logprobs
 from gpu.lora_checkpoint import AdapterWeights, read_adapter
-from gpu.model import Computed, Model
+from gpu.model import Model
 from gpu.moved_weights import MovedWeights
 from gpu.pooling import pool_rows
 from gpu.profiler import Profiler
+from gpu.prompt_logprobs import prompt_logprobs
 from gpu.resident_loras import ResidentLoras
 from gpu.runner import Report
-from gpu.sampled_step import ChoiceUnderWay, SampledStep, asking_trials
+from gpu.sampled_step import SampledStep
 from gpu.sampler import Sampler
 from gpu.sequence_slot import SequenceSlot
 from gpu.shared_weights import WeightsOffer
 from gpu.staging import Staging
 from gpu.started_step import FinishedStep, StartedStep
+from gpu.step_sampler import StepSampler
 from gpu.torch_model import TorchModel
 from gpu.torch_recording import TorchRecording
-from gpu.trial import Trial
 from protocol.errors import ConflictError
 from protocol.ids import Slot
 from protocol.lora import LoraId, LoraRequest
-from protocol.messages import TokenLogprobs
 from protocol.operations import ProfileState, SleepTag
 from protocol.spec import EngineFacts, EngineSpec
-from protocol.step import PENDING, PromptLogprobs, Row, StepPlan, StepResult
-
-PROMPT_LOGITS_ROWS = 64
-"""Rows of logits that are held at once for prompt_logprobs: 64 × 150,000 float32 are 38 MB."""
-
+from protocol.step import PENDING, Row, StepPlan, StepResult
 
 Reload = Callable[[], tuple[Model, DraftModel | None]]
 """Loads the same models once more, with KV pools of the same size."""
@@ -73,8 +68,9 @@ class TorchRunner:
         self._draft_model = draft_model
         self._slots: dict[Slot, SequenceSlot] = {}
         self._device = model.device
-        self._sampler = Sampler(model.device)
         self._staging = Staging(model.device)
+        self._sampler = Sampler(model.device)
+        self._step_sampler = StepSampler(self._sampler, self._staging)
         self._underway: list[SampledStep] = []
 
     @classmethod
@@ -133,11 +129,11 @@ class TorchRunner:
         with self._profiler.span("compute"):
             computed = self._model.compute(rows, [self._slots[row.slot].lora_id for row in rows])
         with self._profiler.span("sample"):
-            prompt_logprobs = list(self._prompt_logprobs(self._model, rows, computed))
-            trials, choice = self._sample(self._model, rows, computed, last_tokens)
+            judged = list(prompt_logprobs(self._model, rows, self._slots, computed))
+            trials, choice = self._step_sampler.sample(self._model, rows, self._slots, computed, last_tokens)
             pooling = pool_rows(self._model, rows, self._slots, computed, self._staging)
         if self._draft_model is None:
-            started = SampledStep(plan.step, trials, choice, prompt_logprobs, pooling)
+            started = SampledStep(plan.step, trials, choice, judged, pooling)
             self._underway = [*(one for one in self._underway if not one.is_known), started]
             return started
         if choice is not None:
@@ -150,7 +146,7 @@ class TorchRunner:
         with self._profiler.span("draft"):
             drafts = self._draft_model.draft({slot: self._slots[slot] for slot in going_on})
         guesses = [drafts.get(one.slot, []) for one in sampled]
-        return FinishedStep(StepResult(plan.step, sampled, prompt_logprobs, guesses, pooled))
+        return FinishedStep(StepResult(plan.step, sampled, judged, guesses, pooled))
 
     @torch.inference_mode()
     def sleep(self, level: int) -> list[SleepTag]:
@@ -295,46 +291,6 @@ class TorchRunner:
             last = last_tokens.mark(row.slot)
         token_ids = [*row.token_ids[:-1], last]
         return Row(row.slot, row.start, token_ids, row.block_table, row.sample, row.grammar_bitmask)
-
-    def _sample(
-        self, model: Model, rows: list[Row], computed: Computed, last_tokens: LastTokens | None
-    ) -> tuple[list[Trial], ChoiceUnderWay | None]:
-        """Choose a token for each row that asks for one, and go on behind drafts that were right. With drafts all is
-        decided on return; else the trials get their tokens when the choice is taken."""
-        trials: list[Trial] = []
-        places: list[int] = []
-        for row, first in zip(rows, computed.first_token, strict=True):
-            if row.sample:
-                trials.append(Trial(row, self._slots[row.slot], len(places)))
-                end = first + len(row.token_ids)
-                places += range(end - 1 - row.num_drafts, end)
-        if not trials:
-            return [], None
-        (where, asking), _ = self._staging.place([places, asking_trials(trials)], [])
-        logits = model.logits(computed.hidden[where])
-        if len(places) == len(trials):
-            return trials, ChoiceUnderWay(self._sampler, logits, trials, asking, last_tokens)
-        undecided = trials
-        while undecided:
-            next_rows = [trial.next_logits_row for trial in undecided]
-            (where, asking), _ = self._staging.place([next_rows, asking_trials(undecided)], [])
-            ChoiceUnderWay(self._sampler, logits[where], undecided, asking, last_tokens).take()
-            undecided = [trial for trial in undecided if trial.goes_on]
-        return trials, None
-
-    def _prompt_logprobs(self, model: Model, rows: list[Row], computed: Computed) -> Iterator[PromptLogprobs]:
-        """For each row inside a prompt whose request asked, what its positions say of the prompt tokens after them."""
-        for row, first in zip(rows, computed.first_token, strict=True):
-            slot = self._slots[row.slot]
-            targets = slot.prompt_token_ids[row.start + 1 : row.start + len(row.token_ids) + 1]
-            if slot.params.prompt_logprobs is None or not targets:
-                continue
-            found: list[TokenLogprobs] = []
-            for done in range(0, len(targets), PROMPT_LOGITS_ROWS):
-                part = targets[done : done + PROMPT_LOGITS_ROWS]
-                logits = model.logits(computed.hidden[first + done : first + done + len(part)])
-                found += token_logprobs(logits, part, [slot.params.prompt_logprobs] * len(part))
-            yield PromptLogprobs(row.slot, row.start, found)
 
 
 def _ignore(progress: float) -> None:

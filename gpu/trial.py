@@ -1,7 +1,7 @@
 """One sampling row of a step while its tokens are chosen: one token, and one more behind each draft that was right.
 
 A draft is right if it equals the token that is chosen in its place, with that place's own noise and history; so the
-tokens are those of as many steps without drafts. Used by gpu/torch_runner.
+tokens are those of as many steps without drafts. Used by gpu/step_sampler.
 """
 
 from __future__ import annotations

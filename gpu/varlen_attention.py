@@ -79,8 +79,15 @@ class VarlenPlan:
     num_splits: int | None
 
     def attend(
-        self, queries: torch.Tensor, layer: int, pool: KvPool, scale: float | None, softcap: float | None
+        self,
+        queries: torch.Tensor,
+        layer: int,
+        pool: KvPool,
+        scale: float | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        assert sinks is None, "a model with attention sinks was given a backend that has none"
         assert softcap is None, "a model with bounded scores was given a backend that has none"
         rows = self.rows
         if rows.cu_seq_k is None:

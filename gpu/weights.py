@@ -15,8 +15,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from gpu.layers.packed_weight import PackedWeight, can_pack, pack
+from gpu.stacked_experts import StackedExperts, check_part
 from gpu.weight_files import GGUF_INDEX, INDEX, SINGLE, weight_map
 from protocol.errors import CheckpointError
+
+COMPUTED = (torch.float32, torch.bfloat16, torch.float16)
 
 Rearrange = Callable[[torch.Tensor], None]
 """Puts the rows of a tensor into the order that they are computed in, in place."""
@@ -56,10 +59,14 @@ def open_weights(checkpoint: Path) -> WeightSource:
 
         return GgufWeights.open(checkpoint / GGUF_INDEX)
     if (checkpoint / INDEX).exists():
-        return SafetensorsWeights.open_sharded(checkpoint / INDEX)
+        return _with_experts(SafetensorsWeights.open_sharded(checkpoint / INDEX))
     if (checkpoint / SINGLE).exists():
-        return SafetensorsWeights([checkpoint / SINGLE])
+        return _with_experts(SafetensorsWeights([checkpoint / SINGLE]))
     raise CheckpointError(f"{checkpoint} holds no weights: none of {SINGLE}, {INDEX}, {GGUF_INDEX} is there")
+
+
+def _with_experts(source: SafetensorsWeights) -> WeightSource:
+    return StackedExperts(source) if StackedExperts.are_in(source) else source
 
 
 PREFIX = "model."
@@ -117,6 +124,18 @@ class SafetensorsWeights:
     def raw(self, name: str, shape: tuple[int, int]) -> np.ndarray:
         return self._tensor(name, shape).view(torch.uint8).numpy()
 
+    def part(self, name: str, index: int, shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
+        """One of the tensors of `shape` that are stacked in this one; of this type, or else of one that is computed.
+
+        Reads no more than that. Raises CheckpointError as `read` does."""
+        path = self._path(name, shape)
+        whole = self._files[path].get_slice(self._stored(name))
+        check_part(f"{path.name}: {name}", whole.get_shape(), index, shape)
+        tensor: torch.Tensor = whole[index]
+        if tensor.dtype not in (COMPUTED if dtype is None else (dtype,)):
+            raise CheckpointError(f"{path}: tensor {name} has type {tensor.dtype}, which is not computed here")
+        return tensor
+
     def _stored(self, name: str) -> str:
         """The tensor's name in the files."""
         return name.removeprefix(self._prefix)
@@ -132,7 +151,7 @@ class SafetensorsWeights:
         tensor = self._files[path].get_tensor(self._stored(name))
         if list(tensor.shape) != list(shape):
             raise wrong_shape(path, name, tensor.shape, shape)
-        if tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        if tensor.dtype not in COMPUTED:
             raise CheckpointError(f"{path}: tensor {name} has type {tensor.dtype}, which is not computed here")
         return tensor
 

@@ -79,9 +79,10 @@ class AdapterPlaces:
 
     # -------------------------------------------------------------------------------- who comes and goes
 
-    def review(self, waiting: Iterable[Sequence]) -> list[AdapterChange]:
+    def review(self, waiting: Iterable[Sequence], held: Iterable[Sequence] = ()) -> list[AdapterChange]:
         """What is to change for the sake of those that wait, the best rank first. What leaves is not ready from now
-        on, and what comes has its place."""
+        on, and what comes has its place. Of those that are `held` nobody starts for now: nothing comes for them, and
+        nothing that is unwanted leaves before they have had it."""
         changes: list[AdapterChange] = []
         in_front: set[LoraId] = set()
         was_closed, self._first_without, self._closed = self._closed, None, None
@@ -99,6 +100,8 @@ class AdapterPlaces:
                     self._coming.add(lora.lora_id)
                     changes.append(AdapterChange(leaving, lora))
             in_front.add(lora.lora_id)
+        if self._unwanted:
+            in_front.update(sequence.lora_id for sequence in held)
         for lora_id in sorted(self._unwanted - in_front - self._num_running.keys()):
             if lora_id in self._ready:
                 self._give_up(lora_id)

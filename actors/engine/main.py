@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
@@ -14,12 +13,14 @@ import trio
 
 from actors.child import Control, Pulse
 from actors.engine.adapter_loader import AdapterLoader
+from actors.engine.compilations import Compilations
 from actors.engine.grammar import GrammarCompiler
 from actors.engine.operations import Operations, Rest
 from actors.engine.proposer import make_proposer
 from actors.engine.publisher import Client, Publisher
 from actors.engine.scheduler import MAX_IN_FLIGHT, Scheduler
 from actors.engine.scheduler_config import SchedulerConfig
+from actors.engine.sequence import Constraint
 from actors.engine.stepper import Stepper, open_stepper
 from actors.engine.weights_offer import open_offer
 from gpu.runner import open_runner
@@ -32,7 +33,6 @@ from protocol.messages import (
     EngineCoreOutput,
     EngineCoreRequest,
     EngineInput,
-    FinishReason,
     ResyncRequest,
     UtilityRequest,
 )
@@ -41,15 +41,11 @@ from protocol.spec import EngineSpec
 from protocol.step import StepPlan
 
 HEARTBEAT_SECONDS = 1.0
-MAX_COMPILATIONS = 1
-"""Grammars at once: they compete with the compute threads."""
 JUMPING_DEVICES = ("cpu", "none")
 """Where a step with a few more tokens takes a little longer. On a GPU only steps with one token per row are recorded
 graphs (gpu/graph_plan.py); whether what a grammar foresees is worth a step without one was never measured."""
 UNKNOWN_SECONDS = 2.0
 """How long a request that is asked for again and not known may still be on its way to us."""
-
-logger = logging.getLogger("trillm.engine")
 
 Addressed = Iterable[tuple[ClientIndex, EngineCoreOutput]]
 
@@ -78,7 +74,6 @@ class Engine:
         self._epoch = epoch
         self._scheduler = scheduler
         self._stepper = stepper
-        self._compiler = compiler
         self._clients = clients
         self._publishers = {index: Publisher(epoch, index, client) for index, client in clients.items()}
         self._pulse = pulse
@@ -87,8 +82,7 @@ class Engine:
         self._max_in_flight = max_in_flight
         self._clock = clock
         self._work = trio.Event()
-        self._compiling: dict[tuple[ClientIndex, RequestId], trio.CancelScope] = {}
-        self._compilations = trio.CapacityLimiter(MAX_COMPILATIONS)
+        self._compilations = Compilations(compiler, self._add_compiled, self._publish_one)
 
     async def run(self, inbox: Inbox[EngineInput]) -> None:
         """Serve until cancelled. Raises what breaks the runner: then this process has to end."""
@@ -141,9 +135,7 @@ class Engine:
     def _take(self, message: EngineInput, nursery: trio.Nursery) -> None:
         match message:
             case EngineCoreRequest() if message.sampling_params.grammar is not None:
-                # The scope exists from here on, so that an abort in the very next message finds it.
-                scope = self._compiling[message.client_index, message.request_id] = trio.CancelScope()
-                nursery.start_soon(self._compile_and_add, message, scope)
+                self._compilations.begin(message, nursery)
             case EngineCoreRequest():
                 self._publish(self._scheduler.add(message))
             case AbortRequest(client_index=index, request_ids=ids):
@@ -167,7 +159,7 @@ class Engine:
 
     async def _resync_later(self, index: ClientIndex, offsets: dict[RequestId, int]) -> None:
         await trio.sleep(UNKNOWN_SECONDS)
-        ours = {i: offset for i, offset in offsets.items() if (index, i) not in self._compiling}
+        ours = {i: offset for i, offset in offsets.items() if (index, i) not in self._compilations}
         self._publish((index, output) for output in self._scheduler.resync(index, ours))
 
     def _operate(self, message: UtilityRequest, nursery: trio.Nursery) -> None:
@@ -192,43 +184,24 @@ class Engine:
 
     def _end_all(self, error: str) -> int:
         """Every request ends with this sentence, also those whose grammars are still being compiled. How many."""
-        num_compiling = len(self._compiling)
-        for (index, request_id), scope in self._compiling.items():
-            scope.cancel()
-            ended = EngineCoreOutput(request_id, 0, [], finish_reason=FinishReason.ABORT, error=error)
-            self._publish([(index, ended)])
-        ended_too = self._scheduler.abort_all(error)
-        self._publish(ended_too)
-        return num_compiling + len(ended_too)
+        num_compiling = self._compilations.end_all(error)
+        ended = self._scheduler.abort_all(error)
+        self._publish(ended)
+        return num_compiling + len(ended)
 
     def _abort(self, index: ClientIndex, ids: list[RequestId]) -> None:
         for request_id in ids:
-            if scope := self._compiling.get((index, request_id)):
-                scope.cancel()
+            self._compilations.cancel(index, request_id)
         self._scheduler.abort(index, ids)
         # An abort has no answer, but the gauges that the client shows should not wait for the next step.
         self._publishers[index].heartbeat(self._scheduler.stats())
 
-    async def _compile_and_add(self, request: EngineCoreRequest, scope: trio.CancelScope) -> None:
-        """Off the step loop, since compiling may take long; a grammar that fails costs only its own request."""
-        grammar = request.sampling_params.grammar
-        assert grammar is not None
-        with scope:
-            try:
-                compiled = await trio.to_thread.run_sync(
-                    self._compiler.compile, grammar, abandon_on_cancel=True, limiter=self._compilations
-                )
-            except Exception:  # the boundary of one request: whatever is wrong with its grammar is its own end
-                logger.exception("the grammar of request %s", request.request_id)
-                error = "the grammar of this request could not be compiled"
-                failed = EngineCoreOutput(request.request_id, 0, [], finish_reason=FinishReason.ERROR, error=error)
-                self._publish([(request.client_index, failed)])
-            else:
-                if not scope.cancel_called:  # an abort between the thread's result and our turn meets no checkpoint
-                    self._publish(self._scheduler.add(request, compiled))
-                    self._work.set()
-            finally:
-                self._compiling.pop((request.client_index, request.request_id), None)
+    def _add_compiled(self, request: EngineCoreRequest, grammar: Constraint) -> None:
+        self._publish(self._scheduler.add(request, grammar))
+        self._work.set()
+
+    def _publish_one(self, index: ClientIndex, output: EngineCoreOutput) -> None:
+        self._publish([(index, output)])
 
     def _publish(self, addressed: Addressed) -> None:
         by_client: defaultdict[ClientIndex, list[EngineCoreOutput]] = defaultdict(list)
@@ -244,9 +217,7 @@ class Engine:
             else:
                 # Its output handler is gone, and with it everybody who could read the answers.
                 self._publishers[index].farewell()
-                for (owner, _), scope in self._compiling.items():
-                    if owner == index:
-                        scope.cancel()
+                self._compilations.cancel_client(index)
                 self._scheduler.abort_client(index)
                 self._operations.notice()
 

@@ -19,6 +19,7 @@ from actors.engine.blocks import BlockPool
 from actors.engine.chunk_budget import ChunkBudget
 from actors.engine.deadlines import Deadlines
 from actors.engine.draft import StepDraft
+from actors.engine.engine_counters import EngineCounters
 from actors.engine.finish import Finish, finish_after_token
 from actors.engine.finished import FinishedSequences
 from actors.engine.hold import Hold
@@ -28,7 +29,6 @@ from actors.engine.residents import Residents
 from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.sequence import Constraint, Sequence, SequenceStatus
 from actors.engine.shares import MOST_JUMPING, admit_waiting, extend_running, guess_ahead
-from actors.engine.step_counts import StepCounts
 from actors.engine.waiting import WaitingQueue
 from protocol.engine_stats import EngineStats
 from protocol.ids import ClientIndex, RequestId
@@ -70,14 +70,7 @@ class Scheduler:
         self.hold = Hold.NONE
         """What keeps it from planning steps. Set by actors/engine/operations.py."""
         self._num_added = 0
-        self._num_steps = 0
-        self._num_preemptions = 0
-        self._num_prompt_tokens = 0
-        self._num_generated_tokens = 0
-        self._num_drafts = 0
-        self._num_draft_tokens = 0
-        self._num_accepted_tokens = 0
-        self._step_counts = StepCounts()
+        self._counters = EngineCounters()
 
     # -------------------------------------------------------------------------------- what clients ask for
 
@@ -133,11 +126,7 @@ class Scheduler:
             for sequence in list(self._running):
                 self._running.dismiss(sequence)
                 sequence.status = SequenceStatus.PREEMPTED
-                sequence.num_preemptions += 1
-                self._waiting.push(sequence)
-                self._num_preemptions += 1
-                for earlier in self._in_flight:
-                    earlier.lost.add(sequence)
+                self._put_back(sequence)
         if self._pool.num_used:
             return False
         self._pool.forget()
@@ -163,7 +152,7 @@ class Scheduler:
 
     # -------------------------------------------------------------------------------- the step
 
-    def schedule(self, now: float = 0.0) -> StepPlan | None:
+    def schedule(self, now: float) -> StepPlan | None:
         """The next step, or None if there is nothing to do, or nothing before the step in flight is committed. Never an
         empty plan. `now`, in seconds of CLOCK_MONOTONIC, is told of the sequences that start with it."""
         assert len(self._in_flight) < MAX_IN_FLIGHT, f"{self._in_flight[0]!r} is not committed yet"
@@ -174,14 +163,11 @@ class Scheduler:
         if any(is_guessing or earlier.is_awaited for earlier in self._in_flight):
             return None
         config = self.config
-        draft = StepDraft(self._num_steps + 1, config.max_num_batched_tokens, config.long_prefill_token_threshold)
+        number = self._counters.num_steps + 1
+        draft = StepDraft(number, config.max_num_batched_tokens, config.long_prefill_token_threshold)
         extend_running(draft, self._running, self._waiting, self._chunk_budget)
         for sequence in draft.preempted:
-            sequence.num_preemptions += 1
-            self._waiting.push(sequence)
-            for earlier in self._in_flight:
-                earlier.lost.add(sequence)
-        self._num_preemptions += len(draft.preempted)
+            self._put_back(sequence)
         admit_waiting(draft, self._running, self._waiting, begun_only=self.hold is Hold.NEW)
         for sequence in draft.admitted:
             if sequence.scheduled_at is None:
@@ -194,7 +180,7 @@ class Scheduler:
             is_held = self.hold and not self.num_begun
             assert self._in_flight or is_held or self._awaits_adapters(), f"no progress with {self!r}"
             return None
-        self._num_steps += 1
+        self._counters.num_steps += 1
         self._in_flight.append(draft)
         return draft.as_plan(self._running.take_freed_slots())
 
@@ -213,8 +199,7 @@ class Scheduler:
                 sequence = sequences[chunk.slot]
                 if sequence.is_live:
                     sequence.gather_prompt_logprobs(chunk, is_lost=sequence in draft.lost)
-        accepted = self._count_guesses(draft, plan, result) if draft.num_guesses > draft.num_foreseen else ()
-        self._step_counts.note(draft.num_taken, accepted)
+        self._counters.note_step(draft, plan, result)
         outputs: list[Addressed] = []
         sampled, drafts = iter(result.sampled), iter(result.drafts)
         pooled = {one.slot: one for one in result.pooled}
@@ -229,6 +214,14 @@ class Scheduler:
                     outputs.append(output)
         return outputs
 
+    def _put_back(self, sequence: Sequence) -> None:
+        """It was preempted: it waits, and what steps in flight compute for it is lost."""
+        sequence.num_preemptions += 1
+        self._counters.num_preemptions += 1
+        self._waiting.push(sequence)
+        for earlier in self._in_flight:
+            earlier.lost.add(sequence)
+
     def take_adapter_changes(self) -> list[AdapterChange]:
         """What `schedule` has decided since the last call: to be done after the plans that it has made until now."""
         changes, self._adapter_changes = self._adapter_changes, []
@@ -236,8 +229,10 @@ class Scheduler:
 
     def _review_adapters(self) -> None:
         if self.adapters.num_places and self.hold is not Hold.ALL:
-            waiting = self._waiting.begun() if self.hold is Hold.NEW else self._waiting
-            self._adapter_changes += self.adapters.review(waiting)
+            if self.hold is Hold.NEW:
+                self._adapter_changes += self.adapters.review(self._waiting.begun(), held=self._waiting)
+            else:
+                self._adapter_changes += self.adapters.review(self._waiting)
 
     def _awaits_adapters(self) -> bool:
         return any(not self.adapters.is_ready(sequence.lora_id) for sequence in self._waiting)
@@ -259,41 +254,13 @@ class Scheduler:
         return list(self._live)
 
     def stats(self, *, whole: bool = False) -> EngineStats:
-        """`whole`: with what is too long to be told with every output."""
-        counts = self._step_counts
-        return EngineStats(
-            num_requests_running=len(self._running),
-            num_requests_waiting=len(self._waiting),
-            kv_blocks_used=self._pool.num_used,
-            kv_blocks_total=self._pool.num_blocks,
-            num_preemptions=self._num_preemptions,
-            num_steps=self._num_steps,
-            prompt_tokens=self._num_prompt_tokens,
-            generation_tokens=self._num_generated_tokens,
-            prefix_cache_queries=self._running.num_queried_tokens,
-            prefix_cache_hits=self._running.num_found_tokens,
-            spec_decode_num_drafts=self._num_drafts,
-            spec_decode_num_draft_tokens=self._num_draft_tokens,
-            spec_decode_num_accepted_tokens=self._num_accepted_tokens,
-            step_tokens=counts.num_tokens if whole else 0,
-            steps_by_tokens=list(counts.by_num_tokens) if whole else [],
-            spec_decode_accepted_by_position=list(counts.accepted_by_position) if whole else [],
-        )
+        """What it has done, and where it stands. `whole`: with what is too long to be told with every output."""
+        return self._counters.stats(self._running, len(self._waiting), self._pool, whole=whole)
 
     def __repr__(self) -> str:
         return f"<Scheduler {len(self._running)} running, {len(self._waiting)} waiting, {self._pool!r}>"
 
     # -------------------------------------------------------------------------------- results of a step
-
-    def _count_guesses(self, draft: StepDraft, plan: StepPlan, result: StepResult) -> list[int]:
-        """Count the proposer's; returns how many were right, per row that may have had some. What grammars foresee is
-        nobody's merit."""
-        sampling = zip((row for row in plan.rows if row.sample), result.sampled, strict=True)
-        accepted = [one.num_accepted for row, one in sampling if row.grammar_bitmask is None]
-        self._num_drafts += len(draft.guesses) - len(draft.guessed_bitmasks)
-        self._num_draft_tokens += draft.num_guesses - draft.num_foreseen
-        self._num_accepted_tokens += sum(accepted)
-        return accepted
 
     def _commit_row(
         self, sequence: Sequence, row: Row, sampled: Sampled | None, keeps_kv: bool, pooled: Pooled | None
@@ -301,22 +268,15 @@ class Scheduler:
         offset = sequence.num_output_tokens
         finish = take_result(sequence, row, sampled, keeps_kv, self._finish_after_token, pooled)
         outcome = sampled or pooled
-        if not sequence.is_prompt_counted:
-            self._count_prompt(sequence, outcome)
+        self._counters.note_prompt(sequence, outcome)
         if outcome is not None and outcome.error is not None:
             self._pool.retract(sequence.block_table)  # whatever broke this row may lie in them
         elif sequence.num_computed_tokens >= (sequence.num_published_blocks + 1) * self._pool.block_size:
             self._running.publish_full_blocks(sequence)
-        self._num_generated_tokens += sequence.num_output_tokens - offset
+        self._counters.num_generated_tokens += sequence.num_output_tokens - offset
         if finish is not None:
             return self._finish(sequence, finish, offset)
         return None if sampled is None else (sequence.client_index, sequence.output_from(offset))
-
-    def _count_prompt(self, sequence: Sequence, outcome: Sampled | Pooled | None) -> None:
-        """Once per request, however often it is computed."""
-        if outcome is not None or sequence.num_computed_tokens >= sequence.num_prompt_tokens:
-            sequence.is_prompt_counted = True
-            self._num_prompt_tokens += sequence.num_prompt_tokens
 
     def _sequence_of(self, request: EngineCoreRequest, grammar: Constraint | None) -> Sequence:
         config = self.config

@@ -1,4 +1,4 @@
-"""What steps consisted of, counted by the scheduler. Too long to be told with every output: heartbeats tell it."""
+"""What steps consisted of, counted by actors/engine/engine_counters. Too long for every output: heartbeats tell it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from protocol.sampling import Grammar, GrammarKind, GrammarSource, Thoughts
 
 JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 """At most one blank after a comma or a colon: free whitespace lets a model fill its whole answer with it."""
-MAX_COMPLAINT_CHARS = 300
+MAX_COMPLAINT_CHARS = 200
+"""Longer ones repeat the whole grammar, or say what llguidance looks like inside."""
 _ANSWER = "answer_after_thoughts"
 
 

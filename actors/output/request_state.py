@@ -49,7 +49,7 @@ class RequestState:
         taken, _ = self._take(request.continuation_token_ids)
         self.num_tokens = taken
 
-    def advance(self, output: EngineCoreOutput, at: float = 0.0) -> RequestOutput | None:
+    def advance(self, output: EngineCoreOutput, at: float) -> RequestOutput | None:
         """What this output adds; None if nothing. What is known is skipped; its tokens must not leave a gap. It was
         published `at`, in seconds of CLOCK_MONOTONIC.
 

@@ -97,6 +97,25 @@ def _qwen2_moe(gguf: GgufFile, architecture: str, config: Config) -> Config:
     }
 
 
+def _gpt_oss(gguf: GgufFile, architecture: str, config: Config) -> Config:
+    count, per_token = _experts(gguf, architecture)
+    scaling = config["rope_scaling"]
+    if scaling is not None and scaling["rope_type"] == "yarn":
+        scaling = scaling | {
+            "beta_fast": gguf.get(f"{architecture}.rope.scaling.yarn_beta_fast", float, 32.0),
+            "beta_slow": gguf.get(f"{architecture}.rope.scaling.yarn_beta_slow", float, 1.0),
+            "truncate": False,
+        }
+    return {
+        "num_local_experts": count,
+        "num_experts_per_tok": per_token,
+        "intermediate_size": gguf.require(f"{architecture}.expert_feed_forward_length", int),
+        "sliding_window": gguf.get(f"{architecture}.attention.sliding_window", int, 0) or None,
+        "swiglu_limit": 7.0,
+        "rope_scaling": scaling,
+    }
+
+
 def _experts(gguf: GgufFile, architecture: str) -> tuple[int, int]:
     """How many there are, and how many a token chooses. CheckpointError for a choice that is made in another way."""
     gating = gguf.get(f"{architecture}.expert_gating_func", int, SOFTMAX)
@@ -126,5 +145,6 @@ VARIANTS = {
     "phi3": Variant("Phi3ForCausalLM", "phi3", _phi3, _WINDOW, is_partly_rotated=True),
     "glm4": Variant("Glm4ForCausalLM", "glm4", is_partly_rotated=True),
     "olmo2": Variant("Olmo2ForCausalLM", "olmo2"),
+    "gpt-oss": Variant("GptOssForCausalLM", "gpt_oss", _gpt_oss, _WINDOW | _EXPERTS),
 }
 """By general.architecture."""

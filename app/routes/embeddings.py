@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 import msgspec
@@ -16,6 +15,8 @@ from app.embedding_inputs import embedding_inputs
 from app.embedding_writer import embedding_list
 from app.engine import Prompt
 from app.header_fields import asked_priority
+from app.priority import checked_priority
+from app.prompts import name_answer
 from app.respond import open_logged_answer
 from app.sampling import checked_cache_salt
 from app.schemas.embeddings import EmbeddingRequest
@@ -25,7 +26,6 @@ from protocol.pooling import PoolingParams
 from protocol.sampling import SamplingParams
 
 _DECODER = msgspec.json.Decoder(EmbeddingRequest)
-_INT32 = 2**31
 _NOTHING = SamplingParams(max_tokens=0, seed=0)
 
 
@@ -36,11 +36,10 @@ def embedding_routes(services: Services) -> Blueprint:
     async def create_embeddings() -> Response:
         body = await read_body(request, _DECODER, services.limits, services.drain)
         deadline = deadline_of(body.timeout, services.limits)
-        head = (f"embd-{secrets.token_hex(16)}", int(services.clock()), services.model.name(body.model))
+        head = name_answer(services, body.model, "embd-")
         access = access_of(request)
-        access.answer_id, access.model = head[0], head[2]
         pooling = _pooling(services, body)
-        priority = ranged("priority", asked_priority(body.priority), -_INT32, _INT32 - 1, 0)
+        priority = checked_priority(asked_priority(body.priority))
         salt = checked_cache_salt(body.cache_salt, services.limits)
         with within(deadline):
             inputs = await embedding_inputs(services, body)

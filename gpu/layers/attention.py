@@ -24,6 +24,7 @@ class Attention:
         qk_norm: tuple[Norm, Norm] | None,
         scale: float | None = None,
         softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> None:
         self.layer = layer
         self.heads = heads
@@ -33,6 +34,7 @@ class Attention:
         self.qk_norm = qk_norm
         self.scale = scale  # None is head_dim ** -0.5
         self.softcap = softcap
+        self.sinks = sinks  # [heads], or None
         self.rotate = rotate  # gpu/compiled_parts may put another one in its place
 
     def __call__(
@@ -48,5 +50,6 @@ class Attention:
             queries_keys = torch.cat(parts, dim=1)
         queries_keys = self.rotate(queries_keys, *rotation)
         pool.write(self.layer, plan.slot_mapping, queries_keys[:, self.heads :], values)
-        attended = plan.attend(queries_keys[:, : self.heads], self.layer, pool, self.scale, self.softcap)
+        queries = queries_keys[:, : self.heads]
+        attended = plan.attend(queries, self.layer, pool, self.scale, self.softcap, self.sinks)
         return self.output(attended)

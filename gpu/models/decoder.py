@@ -18,7 +18,7 @@ from gpu.kv_pool import KvPool
 from gpu.layers.attention import Attention
 from gpu.layers.experts import Experts, SharedExpert
 from gpu.layers.linear import Linear, make_linear
-from gpu.layers.mlp import GatedMLP
+from gpu.layers.mlp import ClampedGate, GatedMLP, gated
 from gpu.layers.norm import NoNorm, Norm, RMSNorm, WholeNorm, WideRMSNorm
 from gpu.layers.packed_weight import PackedWeight
 from gpu.layers.rope import RotaryEmbedding
@@ -183,6 +183,7 @@ def _attention(config: ModelConfig, loader: WeightLoader, layer: int, prefix: st
         _qk_norm(config, loader, prefix),
         config.attention_scale,
         config.attention_softcap,
+        loader.vector([(f"{prefix}sinks", config.num_heads)]) if config.sinks else None,
     )
 
 
@@ -215,14 +216,16 @@ def _experts(config: ModelConfig, loader: WeightLoader, prefix: str) -> Experts:
     experts, hidden = config.experts, config.hidden_size
     assert experts is not None, "a layer of experts in a model without"
     names = experts.names
-    block = f"{prefix}{names.block}"
+    block, biased = f"{prefix}{names.block}", names.biased
+    gate = gated if experts.limit is None else ClampedGate(experts.limit)
 
     def expert(index: int) -> GatedMLP:
         inner = f"{block}.experts.{index}."
         return GatedMLP(
-            _linear(loader, [(inner + names.gate, experts.size), (inner + names.up, experts.size)], hidden),
-            _linear(loader, [(inner + names.down, hidden)], experts.size),
+            _linear(loader, [(inner + names.gate, experts.size), (inner + names.up, experts.size)], hidden, biased),
+            _linear(loader, [(inner + names.down, hidden)], experts.size, biased),
             config.activation,
+            gate,
         )
 
     shared = None
@@ -231,7 +234,7 @@ def _experts(config: ModelConfig, loader: WeightLoader, prefix: str) -> Experts:
             _mlp(config, loader, f"{block}.shared_expert", experts.shared_size),
             _linear(loader, [(f"{block}.shared_expert_gate", 1)], hidden),
         )
-    router = _linear(loader, [(f"{block}.gate", experts.count)], hidden)
+    router = _linear(loader, [(f"{block}.{names.router}", experts.count)], hidden, biased)
     return Experts(router, [expert(i) for i in range(experts.count)], experts.per_token, experts.normalised, shared)
 
 

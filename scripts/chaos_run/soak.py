@@ -26,6 +26,10 @@ GROWTH_BYTES = 8 * 2**20
 """Of resident memory after the first part: an allocator's arenas, once."""
 GROWTH_PER_REQUEST = 32
 """Bytes on top: less than a request's smallest struct that is not freed would take, over many of them."""
+LAST = 3
+"""Stages at the end of which the fewest descriptors count: a connection that is just being closed is in one of them."""
+MORE_DESCRIPTORS = 1
+"""What is opened late, once. A leak has as many more as requests."""
 SETTLE_SECONDS = 15.0
 
 
@@ -104,7 +108,8 @@ def growths(stages: list[Stage]) -> Iterator[str]:
         allowed = GROWTH_BYTES + GROWTH_PER_REQUEST * (last.requests - first.requests)
         if grown > allowed:
             yield f"{name} grew by {grown / 2**20:.1f} MiB over {last.requests - first.requests} requests"
-        if now.less_children() > before.less_children():
+        fewest = min(stage.footprints[name].less_children() for stage in stages[-LAST:])
+        if fewest > before.less_children() + MORE_DESCRIPTORS:
             yield f"{name} has {now.descriptors} descriptors, and had {before.descriptors}"
 
 

@@ -20,6 +20,7 @@ from app.factory import create_app
 from app.metrics import Metrics
 from app.model_card import ModelCard
 from app.render import ChatTemplate
+from app.respond import MANY_CHOICES
 from app.services import Services
 from protocol.ids import EngineIndex
 from tests.helpers.app_under_test import MODEL, make_tokenizer
@@ -111,10 +112,11 @@ def num_tasks() -> int:
         ("/v1/completions", {"prompt": "Hi"}),
         ("/v1/completions", {"prompt": "Hi", "n": 2}),
         ("/v1/completions", {"prompt": ["a", "b"], **CHOICES}),
+        ("/v1/completions", {"prompt": ["a"] * (MANY_CHOICES + 1), "max_tokens": 1}),
         ("/v1/chat/completions", {"messages": MESSAGES}),
         ("/v1/chat/completions", {"messages": MESSAGES, "n": 2, **CHOICES}),
     ],
-    ids=["completion", "n2", "two prompts and a grammar", "chat", "chat n2 and a grammar"],
+    ids=["completion", "n2", "two prompts and a grammar", "many prompts", "chat", "chat n2 and a grammar"],
 )
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
 @pytest.mark.parametrize("how", ["cancelled after what it waited for", "cancelled where it waits", "the client leaves"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 import pytest
 import trio
@@ -12,6 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from app.engine import Prompt
 from app.engine_client import ActorEngineClient
 from protocol.errors import BadRequestError, DeadlineError, EngineDeadError, UnavailableError
+from protocol.ids import EngineIndex, Epoch
 from protocol.messages import AbortRequest, EngineCoreOutputs, FinishReason, ResyncRequest
 from protocol.sampling import SamplingParams
 from tests.helpers.clients import collect, open_client
@@ -287,3 +290,35 @@ async def test_a_step_s_outputs_that_no_frame_holds_together_are_sent_in_several
         house.max_frame_items = 2
 
         assert await collect(client, *prompts) == expected
+
+
+class _Sink:
+    """A house that takes everything."""
+
+    def send_to_engine(self, index: object, message: object) -> bool:
+        return True
+
+    def send_to_output(self, message: object) -> bool:
+        return True
+
+    def states(self) -> list[object]:
+        return []
+
+    def listen(self, take: object) -> None:
+        pass
+
+
+async def test_the_cost_of_a_choice_does_not_grow_with_their_number() -> None:
+    async def seconds(count: int) -> float:
+        """Of the processor, at best, to take in and to give up so many."""
+        client = ActorEngineClient(max_live_requests=5000, max_queue_seconds=60)
+        client._house, client._attached = _Sink(), {EngineIndex(0): Epoch(1), EngineIndex(1): Epoch(1)}
+        prompts, found = [a_prompt()] * count, []
+        for _ in range(5):
+            began = time.process_time()
+            async with client.generate(prompts):
+                assert client.num_requests == count
+            found.append(time.process_time() - began)
+        return min(found)
+
+    assert await seconds(2000) < 4 * 10 * await seconds(200)

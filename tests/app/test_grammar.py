@@ -130,6 +130,30 @@ async def test_what_cannot_be_a_grammar_is_refused_each_time_in_a_few_words(fiel
         assert caught.value.param in ("response_format", "structured_outputs")
 
 
+async def refusal(**structured_outputs: Any) -> str:
+    with pytest.raises(BadRequestError) as caught:
+        await compiled(structured_outputs=structured_outputs)
+    return caught.value.message
+
+
+async def test_who_writes_only_keys_that_are_unknown_or_several_is_told_so() -> None:
+    assert "got none of them (any other key is unknown here" in await refusal(foo="a")
+    assert (await refusal(regex="a", choice=["a"])).endswith("got regex, choice")
+
+
+async def test_who_writes_gbnf_is_told_which_dialect_is_wanted() -> None:
+    for gbnf in ('root ::= "a" | "b"', 'ws::= [ ]*\n  root-1 ::= ws "a"'):
+        assert "looks like GBNF" in await refusal(grammar=gbnf)
+    for lark in ('start: "::="x', "start: ("):
+        assert "GBNF" not in await refusal(grammar=lark)
+    assert "GBNF" not in await refusal(regex="(?<=a) ::= (")
+
+
+async def test_a_long_complaint_is_cut() -> None:
+    for lark in ("start: " + '"x" ' * 500 + "(", 'start: "' + "é" * 400):
+        assert len(await refusal(grammar=lark)) < 230
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import attrs
+import httpx
 import pytest
 import trio
 from h2.errors import ErrorCodes
@@ -34,6 +35,8 @@ from app.descriptors import ConnectionLimit
 from app.http2 import bounded_http2
 from app.http2_connection import MAX_STREAMS
 from app.http2_floods import FRAMES, RESETS
+from app.http2_stream import DISCARDED_BYTES, DISCARDED_SECONDS
+from app.limits import Limits
 from tests.helpers.app_under_test import make_app
 from tests.helpers.http2_client import Http2Client, open_http2
 from tests.helpers.loopback import serve_on_loopback
@@ -252,14 +255,57 @@ async def test_a_request_whose_body_nobody_reads_holds_up_no_other_and_little_me
         await client.until_closed()
 
 
-async def test_an_answer_before_the_body_tells_the_client_to_stop_and_what_still_comes_harms_nobody() -> None:
+async def test_a_body_that_comes_after_its_answer_is_dropped_up_to_a_size_and_harms_nobody() -> None:
     async with open_place() as place, open_http2(place.port) as client:
         number = await client.ask("/refuse", method="POST", body=None)
         assert await client.until_ended(number) == (401, b"small")
-        assert (await client.until(RstStreamFrame, number)).error_code == ErrorCodes.NO_ERROR
-        for _ in range(8):  # more than one connection's window
+        for _ in range(8):  # more than one window, of the stream and of the connection
             await client.send(*client.body(number, b"a" * 16384, ends=False))
             assert await client.until_ended(await client.ask("/small")) == (200, b"small")
+        assert not client.of(RstStreamFrame)
+        for _ in range(DISCARDED_BYTES // 16384):
+            await client.send(*client.body(number, b"a" * 16384, ends=False))
+            assert await client.until_ended(await client.ask("/small")) == (200, b"small")
+        assert (await client.until(RstStreamFrame, number)).error_code == ErrorCodes.NO_ERROR
+        assert await client.until_ended(await client.ask("/small")) == (200, b"small")
+
+
+async def test_a_body_that_does_not_come_after_its_answer_is_waited_for_and_then_reset() -> None:
+    async with open_place() as place, open_http2(place.port) as client:
+        began = trio.current_time()
+        number = await client.ask("/refuse", method="POST", body=None)
+        assert await client.until_ended(number) == (401, b"small")
+        assert (await client.until(RstStreamFrame, number)).error_code == ErrorCodes.NO_ERROR
+        assert DISCARDED_SECONDS <= trio.current_time() - began < DISCARDED_SECONDS + 5
+
+
+async def test_in_a_hurry_or_after_a_reset_nobody_waits_for_such_a_body() -> None:
+    async with open_place(1000, keep_alive_timeout=0.05) as place, open_http2(place.port) as client:
+        number = await client.ask("/refuse", method="POST", body=None)
+        assert await client.until_ended(number) == (401, b"small")
+        await client.send(RstStreamFrame(number, error_code=ErrorCodes.CANCEL))
+        began = trio.current_time()
+        await client.until_closed()  # as an idle one is
+        assert trio.current_time() - began < DISCARDED_SECONDS
+    async with open_place(0.2) as place, open_http2(place.port) as client:
+        number = await client.ask("/refuse", method="POST", body=None)
+        began = trio.current_time()
+        assert (await client.until(RstStreamFrame, number)).error_code == ErrorCodes.NO_ERROR
+        assert trio.current_time() - began < DISCARDED_SECONDS
+
+
+@pytest.mark.parametrize(("key", "size", "status"), [("wrong", 900_000, 401), ("sesame", 900_000, 413)])
+async def test_a_client_library_hears_an_answer_that_comes_before_it_has_sent_its_body(
+    key: str, size: int, status: int
+) -> None:
+    under_test = make_app(api_keys=("sesame",), limits=Limits(max_body_bytes=1000))
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    async with open_place(app=under_test.app) as place, httpx.AsyncClient(http1=False, http2=True) as client:
+        for _ in range(3):
+            url = f"http://127.0.0.1:{place.port}/v1/completions"
+            answer = await client.post(url, content=b" " * size, headers=headers)
+            assert (answer.http_version, answer.status_code) == ("HTTP/2", status)
+            assert "error" in answer.json()
 
 
 async def test_a_handler_that_fails_is_a_500_or_a_reset_and_the_connection_goes_on(caplog: Any) -> None:

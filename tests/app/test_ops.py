@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from actors.handles import ActorState
 from app.engine import Readiness
-from app.engine_client import describe
 from app.incidents import Incidents
+from app.late_actors import describe
 from protocol.engine_stats import EngineStats
 from protocol.ids import Epoch
 from tests.helpers.app_under_test import AppUnderTest, make_app

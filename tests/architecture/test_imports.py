@@ -14,7 +14,7 @@ PACKAGES = ("protocol", "gpu", "actors", "app")
 PURE = {
     "actors.engine": {
         *("block_hashes", "blocks", "chunk_budget", "deadlines", "draft", "finish", "ngrams", "proposer", "finished"),
-        *("adapter_places", "admission", "grammar", "hold", "repetition"),
+        *("adapter_places", "admission", "engine_counters", "grammar", "hold", "repetition"),
         *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "step_counts", "waiting"),
     },
     "actors.output": {

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -19,8 +20,9 @@ from tests.helpers.server import LISTENING, READY, Server, open_process, open_se
 
 pytestmark = pytest.mark.process
 
-LONG = {"prompt": "once", "max_tokens": 1500, "min_tokens": 1500, "ignore_eos": True}
+LONG = {"prompt": "once", "max_tokens": 500, "min_tokens": 500, "ignore_eos": True}
 SLOW = ("--dummy-step-seconds", "0.01")
+"""With which a LONG stream takes five seconds."""
 
 
 async def read_stream(server: Server, events: list[str], started: trio.Event) -> None:
@@ -83,15 +85,18 @@ async def answer(server: Server, body: dict, stream: bool) -> list:
 async def test_whatever_is_killed_the_answers_go_on_and_are_what_they_would_have_been(checkpoint, victim):
     async with open_server(checkpoint, *SLOW) as server:
         asked = [(body, stream) for body in BODIES for stream in (True, False)]
-        expected = [await answer(server, *one) for one in asked]
+        expected: list = [None] * len(asked)
         got: list = [None] * len(asked)
 
-        async def ask(index: int) -> None:
-            got[index] = await answer(server, *asked[index])
+        async def ask(index: int, answers: list) -> None:
+            answers[index] = await answer(server, *asked[index])
 
         async with trio.open_nursery() as nursery:
             for index in range(len(asked)):
-                nursery.start_soon(ask, index)
+                nursery.start_soon(ask, index, expected)
+        async with trio.open_nursery() as nursery:
+            for index in range(len(asked)):
+                nursery.start_soon(ask, index, got)
             for _ in range(2):
                 while await server.num_requests() < len(asked):
                     await trio.sleep(0.02)
@@ -113,8 +118,7 @@ async def test_a_new_request_while_the_engine_is_down_is_refused_at_once_and_hea
         assert (await http.get("/health")).status_code == 200
 
 
-@pytest.mark.parametrize("victim", ["engine-0", "output-0"])
-async def test_a_frozen_actor_is_not_waited_for(checkpoint, victim):
+async def check_a_frozen_actor(checkpoint: Path, victim: str) -> None:
     async with open_server(checkpoint, *SLOW) as server, server.client() as http:
         async with running_stream(server) as events:
             os.kill(server.children()[victim], signal.SIGSTOP)
@@ -124,6 +128,12 @@ async def test_a_frozen_actor_is_not_waited_for(checkpoint, victim):
         assert '"finish_reason":"length"' in events[-2]
         assert events[-1] == "data: [DONE]"
         assert (await http.post("/v1/completions", json={"prompt": "once", "max_tokens": 5})).status_code == 200
+
+
+async def test_a_frozen_actor_is_not_waited_for(checkpoint):
+    async with trio.open_nursery() as nursery:  # each waits ten seconds until it is taken for dead
+        for victim in ("engine-0", "output-0"):
+            nursery.start_soon(check_a_frozen_actor, checkpoint, victim)
 
 
 async def test_a_grammar_that_ends_its_checker_is_a_400_and_touches_nobody(checkpoint):

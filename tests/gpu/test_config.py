@@ -21,6 +21,7 @@ LLAMA = {
     "max_position_embeddings": 64,
 }
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+GPT_OSS = {"architectures": ["GptOssForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2}
 
 
 def refusal(**changes: object) -> str:
@@ -138,6 +139,10 @@ def test_dimensions_that_are_not_rotated_stand_behind_those_that_are():
         ({"architectures": None}, "architectures [] is none"),
         ({"hidden_act": "relu6"}, "hidden_act 'relu6'"),
         ({"quantization_config": {"quant_method": "awq"}}, "awq"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4"),
+        ({**GPT_OSS, "quantization_config": {"quant_method": "fp8"}}, "fp8"),
+        ({**GPT_OSS, "swiglu_alpha": 1.5}, "swiglu_alpha 1.5"),
+        ({**GPT_OSS, "swiglu_limit": 0}, "swiglu_limit is 0"),
         ({"partial_rotary_factor": 0.4}, "partial_rotary_factor 0.4"),
         ({"rope_parameters": {"partial_rotary_factor": 1.5}}, "partial_rotary_factor 1.5"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters by full_attention"),

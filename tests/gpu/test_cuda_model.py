@@ -71,7 +71,14 @@ def test_a_recording_that_fails_or_lies_leaves_graphs_out(checkpoint, caplog):
     assert "not recorded as graphs: a replay differs" in caplog.text
 
 
-@pytest.mark.parametrize(("kind", "line"), [("gemma2", "gather; no graphs"), ("qwen2_moe", "varlen, paged; no graphs")])
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("gemma2", "gather; no graphs"),
+        ("gpt_oss", "gather; no graphs"),
+        ("qwen2_moe", "varlen, paged; no graphs"),
+    ],
+)
 def test_models_get_what_serves_them(tmp_path, caplog, kind, line):
     make_checkpoint(tmp_path, kind)
     caplog.set_level("INFO", logger="trillm.load")

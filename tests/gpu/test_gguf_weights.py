@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from gpu.gguf_names import gguf_name
-from gpu.gguf_weights import QUANTISATIONS, GgufWeights, unpermuted
+from gpu.gguf_quantisations import QUANTISATIONS
+from gpu.gguf_weights import GgufWeights, unpermuted
 from gpu.torch_runner import TorchRunner
 from protocol.errors import CheckpointError
 from protocol.ids import EngineIndex, Epoch

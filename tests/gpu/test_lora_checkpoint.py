@@ -114,6 +114,43 @@ def test_a_tensor_of_more_dimensions_than_there_are_is_refused(tmp_path):
     assert "is no safetensors file" in refusal(directory)
 
 
+def with_header(directory, header):
+    """The adapter with another header, and no tensors behind it."""
+    (directory / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    return directory
+
+
+def test_a_name_that_is_twice_in_the_header_is_refused_by_it(tmp_path):
+    directory = write_adapter(tmp_path, SHAPES)
+    entry = '{"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}'
+    twice = [f'{{"x": {entry}, "x": {entry}}}', '{"x": {"dtype": "F32", "x": 1, "x": 2}}']
+    for header in twice:
+        assert "x is there twice in its header" in refusal(with_header(directory, header.encode()))
+
+
+def test_numbers_of_thousands_of_digits_and_deep_nests_are_refused_in_a_few_words(tmp_path):
+    directory = write_adapter(tmp_path, SHAPES)
+    for digits in (4000, 5000):
+        huge = "9" * digits
+        for shape, offset in ((huge, "0"), ("0", huge)):
+            entry = f'{{"x": {{"dtype": "F32", "shape": [{shape}], "data_offsets": [0, {offset}]}}}}'
+            message = refusal(with_header(directory, entry.encode()))
+            assert len(message) < 400
+        (directory / "adapter_config.json").write_text(f'{{"peft_type": "LORA", "r": {huge}}}')
+        assert len(refusal(directory)) < 400
+        write_adapter(tmp_path, SHAPES)
+    assert "is no safetensors file" in refusal(with_header(directory, b'{"x":' + b"[" * 100_000))
+    (directory / "adapter_config.json").write_text('{"r":' + "[" * 100_000)
+    assert "is no config" in refusal(directory)
+
+
+@pytest.mark.parametrize("alpha", [1e300, 3e38])
+def test_a_scaling_that_makes_weights_infinite_is_refused_by_name(tmp_path, alpha):
+    message = refusal(write_adapter(tmp_path, SHAPES, rank=1, lora_alpha=alpha))
+    assert "lora_B.weight has infinite numbers" in message
+    assert "lora_alpha" in message
+
+
 def test_what_is_said_is_short(tmp_path):
     long = "x" * 100_000
     for number, shapes in enumerate(({f"model.{long}": (8, 12)}, SHAPES)):

@@ -26,8 +26,9 @@ from protocol.step import Row
 from tests.helpers.runner_conformance import Driver, params
 from tests.helpers.tiny_checkpoints import VOCAB_SIZE, make_checkpoint
 
-KINDS = ("llama_biases", "qwen2_tied", "gemma2", "qwen2_moe", "glm")
-"""Untied and tied heads, biases, norms with an offset, experts with a shared one, and rows that are reordered."""
+KINDS = ("llama_biases", "qwen2_tied", "gemma2", "qwen2_moe", "gpt_oss", "glm")
+"""Untied and tied heads, biases, norms with an offset, experts with a shared one and stacked ones, sinks, and rows that
+are reordered."""
 
 
 def spec(checkpoint: Path, **changes: object) -> EngineSpec:

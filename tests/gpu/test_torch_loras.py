@@ -19,7 +19,7 @@ from gpu.lora_modules import lora_modules
 from gpu.model import Model
 from gpu.torch_model import TorchModel
 from gpu.torch_runner import TorchRunner
-from protocol.errors import ConflictError, StartError
+from protocol.errors import BadRequestError, ConflictError, StartError
 from protocol.ids import EngineIndex, Epoch, Slot
 from protocol.lora import NO_LORA, LoraId, LoraRequest
 from protocol.operations import SleepTag
@@ -36,6 +36,7 @@ from tests.helpers.tiny_checkpoints import VOCAB_SIZE, make_checkpoint
 
 ATTENTION = {"r": 5, "lora_alpha": 10, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
 FUSED = {"r": 6, "lora_alpha": 3, "target_modules": ["qkv_proj", "down_proj"]}
+FEW = {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "o_proj"]}
 KINDS = {
     "llama_biases": (EVERY, SOME),
     "qwen3": (EVERY, SOME),
@@ -43,6 +44,7 @@ KINDS = {
     "glm4": (EVERY, SOME),
     "phi3_sliding": (EVERY, FUSED),
     "qwen2_moe": (ATTENTION, SOME),
+    "gpt_oss": (ATTENTION, FEW),
 }
 """Each with other projections, in another order or place, to two adapters."""
 IDS = {"first": LoraId(7), "second": LoraId(2**63 - 1), None: NO_LORA}
@@ -105,6 +107,14 @@ def test_linears_of_experts_are_left_alone(tmp_path):
     make_checkpoint(tmp_path, "qwen3_moe")  # whose second layer has none
     mlps = {name for name in lora_modules(ModelConfig.read(tmp_path)) if ".mlp." in name}
     assert mlps == {f"model.layers.1.mlp.{name}_proj" for name in ("gate", "up", "down")}
+
+
+def test_an_adapter_of_stacked_experts_is_refused_by_name(tmp_path):
+    make_checkpoint(tmp_path / "model", "gpt_oss")
+    modules = lora_modules(ModelConfig.read(tmp_path / "model"))
+    write_adapter(tmp_path / "adapter", {"model.layers.0.mlp.experts": (64, 64)})
+    with pytest.raises(BadRequestError, match=r"layers\.0\.mlp\.experts.* is for none of .*: k_proj, o_proj, q_proj"):
+        read_adapter(tmp_path / "adapter", modules, 8)
 
 
 def test_an_adapter_gives_what_merging_it_gives(tmp_path):

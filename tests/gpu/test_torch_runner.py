@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from gpu.load_model import compute_threads, pick_device
-from gpu.torch_runner import PROMPT_LOGITS_ROWS, TorchRunner
+from gpu.prompt_logprobs import PROMPT_LOGITS_ROWS
+from gpu.torch_runner import TorchRunner
 from protocol.errors import CheckpointError, ConflictError, StartError
 from protocol.ids import EngineIndex, Epoch, RequestId, Slot
 from protocol.operations import SleepTag

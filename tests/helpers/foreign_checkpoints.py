@@ -95,8 +95,8 @@ REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
         FalconConfig(vocab_size=320, hidden_size=48, num_hidden_layers=1, num_attention_heads=6)
     ),
     "falcon_h1": _falcon_h1,
-    "gpt_oss": lambda: GptOssForCausalLM(
-        GptOssConfig(**SIZES, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=11)
+    "gpt_oss": lambda: GptOssForCausalLM(  # whose gate is not that which the decoder computes
+        GptOssConfig(**SIZES, head_dim=16, num_local_experts=4, num_experts_per_tok=2, swiglu_alpha=1.5)
     ),
     "phimoe": _phimoe,
 }

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from tests.helpers.tiny_checkpoints import MODELS, gemma2, gemma3, mixtral, qwen3_moe
+from tests.helpers.tiny_checkpoints import MODELS, gemma2, gemma3, gpt_oss, mixtral, qwen3_moe
 from tests.helpers.tiny_gguf import add
 
 KINDS: dict[str, tuple[str, Callable[[], PreTrainedModel]]] = {
@@ -28,6 +28,7 @@ KINDS: dict[str, tuple[str, Callable[[], PreTrainedModel]]] = {
     "phi3_longrope": ("phi3", MODELS["phi3_longrope"]),
     "glm4": ("glm4", MODELS["glm4"]),
     "olmo2": ("olmo2", MODELS["olmo2"]),
+    "gpt_oss": ("gpt-oss", lambda: gpt_oss(swiglu_limit=7.0)),
 }
 """To general.architecture and the model."""
 
@@ -74,9 +75,31 @@ def _keys(config: dict, architecture: str) -> dict:
     }
     if everywhere["rope_type"] == "linear":
         optional |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(everywhere["factor"])}
+    if everywhere["rope_type"] == "yarn":
+        optional |= {
+            "expert_feed_forward_length": config["intermediate_size"],
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": float(everywhere["factor"]),
+            "rope.scaling.original_context_length": everywhere["original_max_position_embeddings"],
+            "rope.scaling.yarn_beta_fast": float(everywhere["beta_fast"]),
+        }
     if everywhere["rope_type"] == "longrope":
         optional |= {"rope.scaling.original_context_length": config["original_max_position_embeddings"]}
     return keys | {key: value for key, value in optional.items() if value is not None}
+
+
+def _unstacked(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Gates and ups apart, and matrices [experts, out, in]; what is none of the experts' stays."""
+    if ".experts." not in name:
+        return {name: values}
+    bias = name.endswith("_bias")
+    if not bias:
+        values = values.swapaxes(1, 2)
+    name, kind = (name.removesuffix("_bias"), "bias") if bias else (name, "weight")
+    if name.endswith("down_proj"):
+        return {f"{name}.{kind}": values}
+    prefix = name.removesuffix("gate_up_proj")
+    return {f"{prefix}gate_proj.{kind}": values[:, 0::2], f"{prefix}up_proj.{kind}": values[:, 1::2]}
 
 
 def _tokenizer_keys(checkpoint: Path) -> dict:
@@ -102,7 +125,7 @@ def _tensors(checkpoint: Path, config: dict, architecture: str) -> dict[str, np.
     def put(name: str, values: np.ndarray) -> None:
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found is not None, f"the gguf package knows no {name} of {architecture}"
-        tensors[found] = values
+        tensors[f"{found}.weight" if found.endswith("attn_sinks") else found] = values
 
     for name, tensor in load_file(checkpoint / "model.safetensors").items():
         values = tensor.float().numpy()
@@ -114,7 +137,10 @@ def _tensors(checkpoint: Path, config: dict, architecture: str) -> dict[str, np.
             split = values.reshape(heads[projection], 2, rows, *values.shape[1:])
             values = split.swapaxes(1, 2).reshape(values.shape)
         before, found, after = name.partition(".experts.")
-        if found:
+        if architecture == "gpt-oss":
+            for one, part in _unstacked(name, values).items():
+                put(one, part)
+        elif found:
             index, _, rest = after.partition(".")
             merged = f"{before}.experts.{rest}"
             if architecture == "llama":

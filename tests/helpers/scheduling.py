@@ -106,8 +106,8 @@ class Bench:
         self.requests[request.request_id] = request
         self.take(self.scheduler.add(request, grammar))
 
-    def schedule(self) -> StepPlan | None:
-        plan = self.scheduler.schedule()
+    def schedule(self, now: float = 0.0) -> StepPlan | None:
+        plan = self.scheduler.schedule(now)
         if plan is not None:
             self.plans.append(plan)
         return plan

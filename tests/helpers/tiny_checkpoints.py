@@ -22,6 +22,8 @@ from transformers import (
     Glm4ForCausalLM,
     GlmConfig,
     GlmForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -169,6 +171,23 @@ def phi3_longrope(original: int) -> PreTrainedModel:
     return Phi3ForCausalLM(Phi3Config(**sizes, rope_parameters=rope, original_max_position_embeddings=original))
 
 
+def gpt_oss(**changes: object) -> PreTrainedModel:
+    """Sizes that MXFP4's blocks divide; the limit is low enough to be met."""
+    rope = {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "beta_fast": 8.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 64,
+    }
+    sizes = SIZES | {"hidden_size": 64, "intermediate_size": 32, "head_dim": 16, "sliding_window": 11}
+    experts = {"num_local_experts": 5, "num_experts_per_tok": 2, "swiglu_limit": 1.5}
+    config = GptOssConfig(**sizes | experts | changes, rope_parameters=rope, attn_implementation="eager")
+    return GptOssForCausalLM(config)
+
+
 def _olmo2() -> PreTrainedModel:
     return Olmo2ForCausalLM(Olmo2Config(**SIZES))
 
@@ -195,6 +214,7 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "glm": lambda: GlmForCausalLM(GlmConfig(**SIZES, head_dim=16)),
     "glm4": lambda: Glm4ForCausalLM(Glm4Config(**SIZES, head_dim=16)),
     "olmo2": _olmo2,
+    "gpt_oss": gpt_oss,
 }
 
 

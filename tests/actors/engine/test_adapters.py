@@ -203,6 +203,20 @@ def test_a_preempted_sequence_gets_its_adapter_back_while_nobody_new_may_begin(t
     assert bench.scheduler.request_ids == ["b"]
 
 
+def test_an_unwanted_one_stays_for_those_who_may_begin_only_later(tiny: Path):
+    bench = a_bench(tiny, 2)
+    bench.add(a_request("a", lora=1))
+    bench.run()
+    bench.scheduler.hold = Hold.NEW
+    bench.add(a_request("b", lora=1, arrival=1.0))
+    bench.scheduler.adapters.discard(LoraId(1))
+    assert coming(bench) == []
+    bench.scheduler.hold = Hold.NONE
+    bench.run()
+    assert bench.finish("b").finish_reason is FinishReason.LENGTH
+    assert bench.runner.loras() == []
+
+
 @pytest.mark.parametrize(
     ("max_loras", "number", "refusal"), [(0, 1, "--enable-lora"), (1, 2**63, "out of range"), (1, -1, "out of range")]
 )

@@ -31,7 +31,7 @@ class Machine:
     token_times: dict[str, list[float]] = attrs.field(factory=dict)
 
     def step(self) -> None:
-        plan = self.scheduler.schedule()
+        plan = self.scheduler.schedule(now=0.0)
         assert plan is not None
         decodes = sum(len(row.token_ids) == 1 for row in plan.rows)
         prefill = sum(len(row.token_ids) for row in plan.rows) - decodes

@@ -35,7 +35,7 @@ def result_with(plan: StepPlan, *token_ids: int) -> StepResult:
 
 def test_nothing_to_do_is_no_plan():
     scheduler = Scheduler(a_config())
-    assert scheduler.schedule() is None
+    assert scheduler.schedule(now=0.0) is None
     assert not scheduler.has_work
 
 
@@ -268,7 +268,7 @@ def test_the_rule_that_ends_a_sequence(params: dict, tokens: list, reason: Finis
     scheduler = Scheduler(a_config(max_model_len=8))
     scheduler.add(a_request(**params))
     for token_id in tokens:
-        plan = scheduler.schedule()
+        plan = scheduler.schedule(now=0.0)
         assert plan is not None
         ((client, output),) = scheduler.commit(plan, result_with(plan, token_id))
         assert client == 0
@@ -385,7 +385,7 @@ def test_a_grammar_that_fails_on_its_way_ends_only_its_request(tiny: Path, fail_
 def test_a_token_that_the_grammar_rejects_ends_only_its_request():
     scheduler = Scheduler(a_config())
     scheduler.add(a_request(grammar=GRAMMAR), ScriptedGrammar([7, 8]))
-    plan = scheduler.schedule()
+    plan = scheduler.schedule(now=0.0)
     assert plan is not None
     ((_, output),) = scheduler.commit(plan, result_with(plan, 9))
     assert output.finish_reason is FinishReason.ERROR
@@ -540,7 +540,7 @@ def test_aborting_is_idempotent_and_only_for_ones_own(tiny: Path):
     bench.scheduler.abort(CLIENT, ids("running", "waiting", "unknown"))
     bench.scheduler.abort(CLIENT, ids("running", "waiting"))
     assert bench.scheduler.request_ids == []
-    assert bench.scheduler.schedule() is None
+    assert bench.scheduler.schedule(now=0.0) is None
     assert bench.scheduler.stats().kv_blocks_used == 0
 
 

@@ -92,10 +92,10 @@ def test_no_block_is_published_that_only_dropped_guesses_have_filled():
 
     scheduler = Scheduler(a_config(), Fixed())
     scheduler.add(a_request(prompt=[5, 6, 7], max_tokens=20, stop_token_ids=[9]))
-    first = scheduler.schedule()
+    first = scheduler.schedule(now=0.0)
     assert first is not None
     scheduler.commit(first, StepResult(first.step, [Sampled(Slot(0), 4)]))
-    second = scheduler.schedule()
+    second = scheduler.schedule(now=0.0)
     assert second is not None
     ((_, output),) = scheduler.commit(second, StepResult(second.step, [Sampled(Slot(0), 8, num_accepted=4)]))
     assert (output.new_token_ids, output.finish_reason) == ([9], FinishReason.STOP)
@@ -215,15 +215,15 @@ def test_a_sequence_is_guessed_for_by_what_came_with_its_own_last_token():
     scheduler = Scheduler(a_config(), make_proposer(DRAFTS))
     scheduler.add(a_request("a", max_tokens=20))
     scheduler.add(a_request("b", max_tokens=20))
-    first = scheduler.schedule()
+    first = scheduler.schedule(now=0.0)
     assert first is not None
     sampled = [Sampled(Slot(0), 4), Sampled(Slot(1), 5)]
     scheduler.commit(first, StepResult(first.step, sampled, drafts=[[8, 9], [10]]))
-    second = scheduler.schedule()
+    second = scheduler.schedule(now=0.0)
     assert second is not None
     assert [(row.token_ids, row.num_drafts) for row in second.rows] == [([4, 8, 9], 2), ([5, 10], 1)]
     scheduler.commit(second, StepResult(second.step, sampled, drafts=[[], [11]]))
-    third = scheduler.schedule()
+    third = scheduler.schedule(now=0.0)
     assert third is not None
     assert [(row.token_ids, row.num_drafts) for row in third.rows] == [([4], 0), ([5, 11], 1)]
 
