@@ -116,6 +116,19 @@ class StartError(TrillmError):
     """An actor did not start: with the reason it gave, or how it ended."""
 
 
+class RankLostError(TrillmError):
+    """A rank of this engine is gone, or has not come in time. The others are of no use without it: they end, and the
+    engine is started again with all its ranks."""
+
+    code = "rank_lost"
+
+    def __init__(self, rank: int | None, reason: str, waited_for: str) -> None:
+        super().__init__(f"{'a rank' if rank is None else f'rank {rank}'} {reason}, waited for in {waited_for}")
+        self.rank = rank
+        """Its place in the world, if it is known."""
+        self.waited_for = waited_for
+
+
 class InvalidKeyError(BadRequestError):
     status = 401
     code = "invalid_api_key"
