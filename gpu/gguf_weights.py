@@ -16,6 +16,7 @@ import torch
 
 from gpu.gguf_names import KNOWN, gguf_name
 from gpu.gguf_quantisations import QUANTISATIONS
+from gpu.span import Span
 from gpu.weights import wrong_shape
 from protocol.errors import CheckpointError
 
@@ -88,12 +89,22 @@ class GgufWeights:
         tensor = self._tensor(name, into.shape)
         blocks = self._blocks(tensor)
         values = torch.from_numpy(QUANTISATIONS[tensor.type].decode(blocks)).view(tensor.shape)
-        if self._is_permuted(name):
-            values = unpermuted(values, self._head_dims.value)
-        if self._architecture in NORMS_PLUS_1 and name.endswith("norm.weight"):
-            values = values - 1.0
-        into.copy_(values)
+        into.copy_(self._as_hugging_face(name, values))
         return tensor.nbytes
+
+    def read_cut(self, name: str, into: torch.Tensor, rows: Span, columns: Span | None) -> int:
+        """Reads the whole blocks that cover these columns. Rows that llama.cpp reorders are cut by whole heads."""
+        tensor = self._tensor(name, [rows.whole] if columns is None else [rows.whole, columns.whole])
+        down, across = (Span.all_of(1), rows) if columns is None else (rows, columns)
+        blocks = self._blocks(tensor)
+        quantisation = QUANTISATIONS[tensor.type]
+        first, last = across.start // quantisation.block, -(-across.stop // quantisation.block)
+        near = blocks.reshape(down.whole, -1, quantisation.block_bytes)[down.slice, first:last]
+        near = np.ascontiguousarray(near).reshape(-1, quantisation.block_bytes)
+        values = torch.from_numpy(quantisation.decode(near)).view(down.count, -1)
+        values = values[:, across.start - first * quantisation.block :][:, : across.count]
+        into.copy_(self._as_hugging_face(name, values[0] if columns is None else values))
+        return near.nbytes
 
     def kind(self, name: str, shape: tuple[int, int]) -> str:
         return self._tensor(name, shape).type
@@ -103,6 +114,13 @@ class GgufWeights:
         if self._is_permuted(name):
             rows = rows[unpermuted(torch.arange(shape[0]), self._head_dims.value).numpy()]
         return rows
+
+    def _as_hugging_face(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        if self._is_permuted(name):
+            values = unpermuted(values, self._head_dims.value)
+        if self._architecture in NORMS_PLUS_1 and name.endswith("norm.weight"):
+            values = values - 1.0
+        return values
 
     def _is_permuted(self, name: str) -> bool:
         return self._architecture in PERMUTED and ".self_attn." in name and (".q_proj." in name or ".k_proj." in name)

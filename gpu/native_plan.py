@@ -13,7 +13,7 @@ import numpy as np
 from gpu.config import ModelConfig
 from gpu.kernels.laid_out import LaidOutMatrix, Stack
 from gpu.kernels.layout import FORMATS
-from gpu.models.decoder import tied_embedding
+from gpu.models.decoder_loader import tied_embedding
 from gpu.models.native_decoder import NativeLayer, NativeLinear, NativeWeights
 from gpu.weights import WeightLoader, WeightSource
 

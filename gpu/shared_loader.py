@@ -6,7 +6,7 @@ Both ask of the model's own loading code which tensors it wants (gpu/models/deco
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -14,13 +14,13 @@ import torch
 
 from gpu.layers.packed_weight import PackedWeight, can_map_packed, can_pack, pack
 from gpu.shared_weights import TensorTable, weights_key
+from gpu.span import Extent, Parts, count_of, is_cut
 from gpu.tensor_ipc import TensorIpcReceiver, TensorIpcSender
 from gpu.weights import Rearrange, WeightLoader, WeightSource
 from protocol.spec import SharedWeights
 from protocol.tensors import FileTensor, TensorHandle
 
 CPU = torch.device("cpu")
-Parts = Sequence[tuple[str, int]]
 
 logger = logging.getLogger("trillm.weights")
 
@@ -54,7 +54,7 @@ class SharingLoader(WeightLoader):
         self._embedding: torch.Tensor | None = None
         """The last matrix: in a tied model it is asked for a second time, as the head."""
 
-    def matrix(self, parts: Parts, columns: int) -> torch.Tensor:
+    def matrix(self, parts: Parts, columns: Extent) -> torch.Tensor:
         self._embedding = super().matrix(parts, columns)
         return self._shared(plain(parts), self._embedding)
 
@@ -62,10 +62,10 @@ class SharingLoader(WeightLoader):
         return self._shared(plain(parts), super().vector(parts, rearrange))
 
     def linear_weight(
-        self, parts: Parts, columns: int, rearrange: Rearrange | None = None
+        self, parts: Parts, columns: Extent, rearrange: Rearrange | None = None
     ) -> torch.Tensor | PackedWeight:
         self._embedding = None
-        return self._shared(linear(parts), self._stacked(parts, (columns,), rearrange), packs=True)
+        return self._shared(linear(parts), self._stacked(parts, columns, rearrange), packs=True)
 
     def also_linear_weight(self, name: str, matrix: torch.Tensor) -> torch.Tensor | PackedWeight:
         assert self._embedding is not None, "a head before the embedding"
@@ -86,7 +86,8 @@ class SharingLoader(WeightLoader):
 
 
 class SharedLoader(WeightLoader):
-    """In an engine. What was not shared, it reads from the checkpoint."""
+    """In an engine. What was not shared, it reads from the checkpoint, and so does a rank that holds a part only: all
+    ranks together have one copy."""
 
     def __init__(
         self,
@@ -95,23 +96,24 @@ class SharedLoader(WeightLoader):
         report: Callable[[float], None],
         tensors: dict[str, TensorHandle],
         receiver: TensorIpcReceiver,
+        shares: int = 1,
     ) -> None:
-        super().__init__(source, dtype, CPU, report)
+        super().__init__(source, dtype, CPU, report, shares)
         self._tensors = tensors
         self._receiver = receiver
 
-    def matrix(self, parts: Parts, columns: int) -> torch.Tensor:
-        found = self._mapped(plain(parts), (_rows(parts), columns))
+    def matrix(self, parts: Parts, columns: Extent) -> torch.Tensor:
+        found = None if _is_cut(parts, columns) else self._mapped(plain(parts), (_rows(parts), count_of(columns)))
         return found if isinstance(found, torch.Tensor) else super().matrix(parts, columns)
 
     def vector(self, parts: Parts, rearrange: Rearrange | None = None) -> torch.Tensor:
-        found = self._mapped(plain(parts), (_rows(parts),))
+        found = None if _is_cut(parts) else self._mapped(plain(parts), (_rows(parts),))
         return found if isinstance(found, torch.Tensor) else super().vector(parts, rearrange)
 
     def linear_weight(
-        self, parts: Parts, columns: int, rearrange: Rearrange | None = None
+        self, parts: Parts, columns: Extent, rearrange: Rearrange | None = None
     ) -> torch.Tensor | PackedWeight:
-        found = self._mapped(linear(parts), (_rows(parts), columns))
+        found = None if _is_cut(parts, columns) else self._mapped(linear(parts), (_rows(parts), count_of(columns)))
         return super().linear_weight(parts, columns, rearrange) if found is None else found
 
     def also_linear_weight(self, name: str, matrix: torch.Tensor) -> torch.Tensor | PackedWeight:
@@ -122,12 +124,16 @@ class SharedLoader(WeightLoader):
         handle = self._tensors.get(name)
         if handle is None or tuple(handle.shape) != shape:
             return None
-        self.num_bytes += int(np.prod(shape)) * self._dtype.itemsize
+        self.num_bytes += int(np.prod(shape)) * self.dtype.itemsize
         return self._receiver.open(handle)
 
 
 def shared_loader(
-    share: SharedWeights | None, source: WeightSource, dtype: torch.dtype, report: Callable[[float], None]
+    share: SharedWeights | None,
+    source: WeightSource,
+    dtype: torch.dtype,
+    report: Callable[[float], None],
+    shares: int = 1,
 ) -> SharedLoader | None:
     """The loader that maps what the weights actor shares; None, with a line in the log, if that is not to be used."""
     if share is None or share.table is None:
@@ -141,8 +147,12 @@ def shared_loader(
     if table.key != table_key(source, dtype):
         logger.warning("this engine loads by itself, since the checkpoint has changed since the weights were shared")
         return None
-    return SharedLoader(source, dtype, report, table.tensors, receiver)
+    return SharedLoader(source, dtype, report, table.tensors, receiver, shares)
 
 
 def _rows(parts: Parts) -> int:
-    return sum(rows for _, rows in parts)
+    return sum(count_of(rows) for _, rows in parts)
+
+
+def _is_cut(parts: Parts, columns: Extent = 0) -> bool:
+    return is_cut(columns) or any(is_cut(rows) for _, rows in parts)

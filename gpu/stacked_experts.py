@@ -11,10 +11,12 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import attrs
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from gpu.span import Span
 from protocol.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -46,21 +48,27 @@ class StackedExperts:
         return name in self._source
 
     def read(self, name: str, into: torch.Tensor) -> int:
+        if EXPERT.fullmatch(name) is None:
+            return self._source.read(name, into)
+        columns = Span.all_of(into.shape[1]) if into.ndim == 2 else None
+        return self.read_cut(name, into, Span.all_of(len(into)), columns)
+
+    def read_cut(self, name: str, into: torch.Tensor, rows: Span, columns: Span | None) -> int:
         found = EXPERT.fullmatch(name)
         if found is None:
-            return self._source.read(name, into)
+            return self._source.read_cut(name, into, rows, columns)
         block, index, projection, kind = found[1], int(found[2]), found[3], found[4]
         stacked = f"{block}.down_proj" if projection == "down" else f"{block}.gate_up_proj"
-        rows = slice(None) if projection == "down" else slice(0 if projection == "gate" else 1, None, 2)
-        outputs = len(into) if projection == "down" else 2 * len(into)
-        if kind == "bias":
-            part = self._source.part(f"{stacked}_bias", index, (outputs,))
-            into.copy_(part[rows])
+        outputs = _Outputs.of(projection, rows)
+        if columns is None:
+            assert kind == "bias", f"{name} is a matrix"
+            part = self._source.part(f"{stacked}_bias", index, (outputs.whole,), cut=(outputs.near,))
+            into.copy_(part[outputs.among])
         elif f"{stacked}_blocks" in self._source:
-            return self._read_mxfp4(stacked, index, rows, outputs, into)
+            return self._read_mxfp4(stacked, index, outputs, columns, into)
         else:
-            part = self._source.part(stacked, index, (into.shape[1], outputs))
-            into.copy_(part.t()[rows])
+            part = self._source.part(stacked, index, (columns.whole, outputs.whole), cut=(columns.slice, outputs.near))
+            into.copy_(part.t()[outputs.among])
         return into.numel() * part.itemsize
 
     def kind(self, name: str, shape: tuple[int, int]) -> str:
@@ -71,14 +79,36 @@ class StackedExperts:
         """Not of experts, as above."""
         return self._source.raw(name, shape)
 
-    def _read_mxfp4(self, stacked: str, index: int, rows: slice, outputs: int, into: torch.Tensor) -> int:
-        if into.shape[1] % BLOCK:
-            raise CheckpointError(f"tensor {stacked}_blocks: {into.shape[1]} columns are no multiple of {BLOCK}")
-        groups = into.shape[1] // BLOCK
-        scales = self._source.part(f"{stacked}_scales", index, (outputs, groups), torch.uint8)[rows]
-        blocks = self._source.part(f"{stacked}_blocks", index, (outputs, groups, BLOCK // 2), torch.uint8)[rows]
-        into.copy_(from_mxfp4(blocks.to(into.device), scales.to(into.device)))
+    def _read_mxfp4(self, stacked: str, index: int, outputs: _Outputs, columns: Span, into: torch.Tensor) -> int:
+        if columns.whole % BLOCK:
+            raise CheckpointError(f"tensor {stacked}_blocks: {columns.whole} columns are no multiple of {BLOCK}")
+        groups = columns.whole // BLOCK
+        first, last = columns.start // BLOCK, -(-columns.stop // BLOCK)
+        cut = (outputs.near, slice(first, last))
+        scales = self._source.part(f"{stacked}_scales", index, (outputs.whole, groups), torch.uint8, cut)
+        blocks = self._source.part(f"{stacked}_blocks", index, (outputs.whole, groups, BLOCK // 2), torch.uint8, cut)
+        scales, blocks = scales[outputs.among], blocks[outputs.among]
+        numbers = from_mxfp4(blocks.to(into.device), scales.to(into.device))
+        into.copy_(numbers[:, columns.start - first * BLOCK :][:, : columns.count])
         return blocks.numel() + scales.numel()
+
+
+@attrs.frozen
+class _Outputs:
+    """Where some rows of a projection are among the outputs that lie together."""
+
+    whole: int
+    near: slice
+    """Those that are read, …"""
+    among: slice
+    """… and which of them these are."""
+
+    @classmethod
+    def of(cls, projection: str, rows: Span) -> _Outputs:
+        if projection == "down":
+            return cls(rows.whole, rows.slice, slice(None))
+        both = rows.times(2)
+        return cls(both.whole, both.slice, slice(0 if projection == "gate" else 1, None, 2))
 
 
 def from_mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

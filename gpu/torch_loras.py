@@ -12,7 +12,9 @@ from gpu.layers.lora import AdaptedStep, LoraLinear, LoraProduct
 from gpu.layers.mlp import GatedMLP
 from gpu.lora_checkpoint import AdapterWeights, LinearName, LoraModule
 from gpu.lora_modules import lora_modules
-from gpu.models.decoder import Decoder, DecoderLayer, reorder_heads
+from gpu.models.decoder import Decoder
+from gpu.models.decoder_layer import DecoderLayer
+from gpu.models.decoder_loader import reorder_heads
 from gpu.staging import Staging
 from protocol.lora import NO_LORA, LoraId
 from protocol.step import Row

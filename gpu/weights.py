@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from gpu.layers.packed_weight import PackedWeight, can_pack, pack
+from gpu.span import Extent, Parts, Span, count_of, is_cut, span
 from gpu.stacked_experts import StackedExperts, check_part
 from gpu.weight_files import GGUF_INDEX, INDEX, SINGLE, weight_map
 from protocol.errors import CheckpointError
@@ -40,6 +41,10 @@ class WeightSource(Protocol):
 
         Raises CheckpointError for a tensor that is missing, cut off, of another shape or of an unknown type.
         """
+
+    def read_cut(self, name: str, into: torch.Tensor, rows: Span, columns: Span | None) -> int:
+        """As `read`, for these rows (and columns, of a matrix) of a tensor that has all of them. Reads no more than
+        those, where the format lets it."""
 
     def kind(self, name: str, shape: tuple[int, int]) -> str:
         """GGUF's name of the tensor's type: "F32", "BF16", "Q4_1", … `shape` is what it should have.
@@ -118,22 +123,41 @@ class SafetensorsWeights:
         into.copy_(tensor)
         return tensor.nbytes
 
+    def read_cut(self, name: str, into: torch.Tensor, rows: Span, columns: Span | None) -> int:
+        spans = [rows] if columns is None else [rows, columns]
+        shape = [one.whole for one in spans]
+        path = self._path(name, shape)
+        whole = self._files[path].get_slice(self._stored(name))
+        if whole.get_shape() != shape:
+            raise wrong_shape(path, name, whole.get_shape(), shape)
+        tensor = whole[tuple(one.slice for one in spans)]
+        _check_computed(path, name, tensor.dtype)
+        into.copy_(tensor)
+        return tensor.nbytes
+
     def kind(self, name: str, shape: tuple[int, int]) -> str:
         return self._files[self._path(name, shape)].get_slice(self._stored(name)).get_dtype()
 
     def raw(self, name: str, shape: tuple[int, int]) -> np.ndarray:
         return self._tensor(name, shape).view(torch.uint8).numpy()
 
-    def part(self, name: str, index: int, shape: Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-        """One of the tensors of `shape` that are stacked in this one; of this type, or else of one that is computed.
+    def part(
+        self,
+        name: str,
+        index: int,
+        shape: Sequence[int],
+        dtype: torch.dtype | None = None,
+        cut: tuple[slice, ...] = (),
+    ) -> torch.Tensor:
+        """One of the tensors of `shape` that are stacked in this one, or what `cut` takes of it; of this type, or else
+        of one that is computed.
 
         Reads no more than that. Raises CheckpointError as `read` does."""
         path = self._path(name, shape)
         whole = self._files[path].get_slice(self._stored(name))
         check_part(f"{path.name}: {name}", whole.get_shape(), index, shape)
-        tensor: torch.Tensor = whole[index]
-        if tensor.dtype not in (COMPUTED if dtype is None else (dtype,)):
-            raise CheckpointError(f"{path}: tensor {name} has type {tensor.dtype}, which is not computed here")
+        tensor: torch.Tensor = whole[(index, *cut)]
+        _check_computed(path, name, tensor.dtype, COMPUTED if dtype is None else (dtype,))
         return tensor
 
     def _stored(self, name: str) -> str:
@@ -151,9 +175,13 @@ class SafetensorsWeights:
         tensor = self._files[path].get_tensor(self._stored(name))
         if list(tensor.shape) != list(shape):
             raise wrong_shape(path, name, tensor.shape, shape)
-        if tensor.dtype not in COMPUTED:
-            raise CheckpointError(f"{path}: tensor {name} has type {tensor.dtype}, which is not computed here")
+        _check_computed(path, name, tensor.dtype)
         return tensor
+
+
+def _check_computed(path: Path, name: str, dtype: torch.dtype, computed: Sequence[torch.dtype] = COMPUTED) -> None:
+    if dtype not in computed:
+        raise CheckpointError(f"{path}: tensor {name} has type {dtype}, which is not computed here")
 
 
 def wrong_shape(path: Path, name: str, found: Sequence[int], expected: Sequence[int]) -> CheckpointError:
@@ -164,29 +192,37 @@ class WeightLoader:
     """Reads tensors into fresh memory of the device, stacked where the model computes them together."""
 
     def __init__(
-        self, source: WeightSource, dtype: torch.dtype, device: torch.device, report: Callable[[float], None]
+        self,
+        source: WeightSource,
+        dtype: torch.dtype,
+        device: torch.device,
+        report: Callable[[float], None],
+        shares: int = 1,
     ) -> None:
+        """`shares` is among how many ranks the model is cut: a measure of progress."""
         self.source = source
+        self.dtype = dtype
+        self.device = device
         self.num_bytes = 0
         """Bytes of the tensors made so far, as they lie on the device."""
-        self._dtype = dtype
-        self._device = device
+        self.read_bytes = 0
+        """Of the files."""
         self._report = report
-        self._read = 0
+        self._expected = max(1, source.num_bytes // shares)
 
-    def matrix(self, parts: Sequence[tuple[str, int]], columns: int) -> torch.Tensor:
+    def matrix(self, parts: Parts, columns: Extent) -> torch.Tensor:
         """Tensors (name, rows) of [rows, columns], stacked: [sum of rows, columns]."""
-        return self._stacked(parts, (columns,))
+        return self._stacked(parts, columns)
 
-    def vector(self, parts: Sequence[tuple[str, int]], rearrange: Rearrange | None = None) -> torch.Tensor:
+    def vector(self, parts: Parts, rearrange: Rearrange | None = None) -> torch.Tensor:
         """Tensors (name, size) of [size], one after the other: [sum of sizes]."""
-        return self._stacked(parts, (), rearrange)
+        return self._stacked(parts, None, rearrange)
 
     def linear_weight(
-        self, parts: Sequence[tuple[str, int]], columns: int, rearrange: Rearrange | None = None
+        self, parts: Parts, columns: Extent, rearrange: Rearrange | None = None
     ) -> torch.Tensor | PackedWeight:
         """As `matrix`, in the form that layers/linear computes with."""
-        whole = self._stacked(parts, (columns,), rearrange)
+        whole = self._stacked(parts, columns, rearrange)
         return pack(whole) if can_pack(whole) else whole
 
     def also_linear_weight(self, name: str, matrix: torch.Tensor) -> torch.Tensor | PackedWeight:
@@ -196,14 +232,17 @@ class WeightLoader:
         self.num_bytes += matrix.nbytes
         return pack(matrix)
 
-    def _stacked(
-        self, parts: Sequence[tuple[str, int]], columns: tuple[int, ...], rearrange: Rearrange | None = None
-    ) -> torch.Tensor:
-        rows = sum(size for _, size in parts)
-        whole = torch.empty((rows, *columns), dtype=self._dtype, device=self._device)
-        for (name, _), part in zip(parts, whole.split([size for _, size in parts]), strict=True):
-            self._read += self.source.read(name, part)
-            self._report(min(1.0, self._read / max(1, self.source.num_bytes)))
+    def _stacked(self, parts: Parts, columns: Extent | None, rearrange: Rearrange | None = None) -> torch.Tensor:
+        sizes = [count_of(rows) for _, rows in parts]
+        row = () if columns is None else (count_of(columns),)
+        whole = torch.empty((sum(sizes), *row), dtype=self.dtype, device=self.device)
+        for (name, rows), part in zip(parts, whole.split(sizes), strict=True):
+            if is_cut(rows) or (columns is not None and is_cut(columns)):
+                across = None if columns is None else span(columns)
+                self.read_bytes += self.source.read_cut(name, part, span(rows), across)
+            else:
+                self.read_bytes += self.source.read(name, part)
+            self._report(min(1.0, self.read_bytes / self._expected))
         if rearrange is not None:
             rearrange(whole)
         self.num_bytes += whole.nbytes

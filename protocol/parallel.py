@@ -1,4 +1,4 @@
-"""How one engine's model lies over several ranks. Part of an EngineSpec; checked by the app against the model's sizes."""
+"""How one engine's model lies over several ranks: part of an EngineSpec, held to the model's sizes by `why_not`."""
 
 from __future__ import annotations
 
@@ -18,3 +18,25 @@ class ParallelSpec(msgspec.Struct, frozen=True):
     @property
     def world(self) -> int:
         return self.tensor * self.pipeline
+
+
+def why_not(parallel: ParallelSpec, heads: int, kv_heads: int, layers: int, experts: int) -> str | None:
+    """Why a model of these sizes cannot lie so, naming the sizes that can; None if it can. `experts` is 0 where there
+    are none."""
+    if not _divides(parallel.tensor, heads, kv_heads):
+        sizes = [str(size) for size in range(1, heads + 1) if _divides(size, heads, kv_heads)]
+        fitting = f"only {sizes[0]} does" if len(sizes) == 1 else f"{', '.join(sizes[:-1])} and {sizes[-1]} do"
+        return (
+            f"the model has {heads} query and {kv_heads} KV heads: --tensor-parallel-size {parallel.tensor} "
+            f"does not divide them; {fitting}"
+        )
+    if parallel.pipeline > layers:
+        return f"--pipeline-parallel-size {parallel.pipeline} is above the model's {layers} layers"
+    if parallel.experts and not experts:
+        return "--enable-expert-parallel is for models with experts, and this one has none"
+    return None
+
+
+def _divides(size: int, heads: int, kv_heads: int) -> bool:
+    """Each rank has whole heads, and those of one KV head, or of several: never parts of two."""
+    return heads % size == 0 and (kv_heads % size == 0 or size % kv_heads == 0)

@@ -19,7 +19,7 @@ class Groups:
     expert: Group = attrs.field(factory=Solo)
     """Those that the experts are spread over: the same ranks as `tensor`, or this one alone."""
     world: Group = attrs.field(factory=Solo)
-    parallel: ParallelSpec = ParallelSpec()
+    parallel: ParallelSpec = attrs.field(factory=ParallelSpec)
 
     @property
     def leads(self) -> bool:
