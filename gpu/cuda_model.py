@@ -26,6 +26,7 @@ from gpu.kv_dtype import kv_dtype
 from gpu.kv_pool import KvPool, KvPoolSize
 from gpu.last_tokens import LastTokens
 from gpu.models.decoder import Decoder
+from gpu.shard import Shard
 from gpu.torch_loras import TorchLoras
 from gpu.torch_model import TorchModel
 from gpu.varlen_attention import KvAccess, VarlenBackend, VarlenFunction
@@ -62,18 +63,31 @@ def cuda_parts() -> DeviceParts:
 
 
 def cuda_model(
-    spec: EngineSpec, config: ModelConfig, decoder: Decoder, size: KvPoolSize, weights_bytes: int, parts: DeviceParts
+    spec: EngineSpec,
+    config: ModelConfig,
+    decoder: Decoder,
+    size: KvPoolSize,
+    weights_bytes: int,
+    parts: DeviceParts,
+    shard: Shard | None = None,
 ) -> TorchModel:
-    """A model with a pool of `size`. Raises StartError if the spec asks for what this device does not do."""
+    """A model with a pool of `size`. Of one over ranks it is the part that `shard` says, launched operator by operator:
+    whether something is compiled or recorded would have to be the same on all.
+
+    Raises StartError if the spec asks for what this device does not do."""
     dtype, device = decoder.embedding.dtype, decoder.embedding.device
     kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
-    backend = AttentionChoice(spec, config, dtype, device, size.max_model_len, parts.varlen, parts.flashinfer).backend()
-    last_tokens = LastTokens(spec.max_num_seqs, device)
-    loras = TorchLoras(decoder, config) if spec.max_loras else None
+    shard = shard or Shard(config)
+    held = shard.held
+    backend = AttentionChoice(spec, held, dtype, device, size.max_model_len, parts.varlen, parts.flashinfer).backend()
+    # A later token is known where it is sampled: the other ranks are told.
+    last_tokens = LastTokens(spec.max_num_seqs, device) if spec.parallel.world == 1 else None
+    loras = TorchLoras(decoder, config, shard) if spec.max_loras else None
     _compile(spec, config, decoder, parts.compiler)
-    if not isinstance(backend, VarlenBackend) or (reason := _why_no_graphs(spec, config)) is not None:
+    reason = _why_no_graphs(spec, config)
+    if not isinstance(backend, VarlenBackend) or reason is not None or last_tokens is None:
         logger.info("attention: %s; no graphs", backend.name)
-        pool = KvPool(size, config, kept_in, device, dtype)
+        pool = KvPool(size, held, kept_in, device, dtype)
         return TorchModel(decoder, config, pool, weights_bytes, backend, last_tokens=last_tokens, loras=loras)
     # One block more than the scheduler knows of, for the rows that fill up a graph.
     pool = KvPool(attrs.evolve(size, num_blocks=size.num_blocks + 1), config, kept_in, device, dtype)
@@ -95,7 +109,7 @@ def cuda_model(
 def _compile(spec: EngineSpec, config: ModelConfig, decoder: Decoder, compiler: Compiler | None) -> None:
     """Before graphs are recorded: these then hold what was compiled."""
     use_plain_parts(decoder)
-    if compiler is None or spec.enforce_eager or spec.batch_invariant:
+    if compiler is None or spec.enforce_eager or spec.batch_invariant or spec.parallel.world > 1:
         return
     began = time.monotonic()
     if (reason := compile_parts(decoder, config, spec.block_size, compiler)) is None:
@@ -107,6 +121,8 @@ def _compile(spec: EngineSpec, config: ModelConfig, decoder: Decoder, compiler: 
 def _why_no_graphs(spec: EngineSpec, config: ModelConfig) -> str | None:
     if spec.enforce_eager:
         return "--enforce-eager"
+    if spec.parallel.world > 1:
+        return "ranks exchange tensors within a step"
     if config.experts is not None:
         return "which experts are run is decided on the host"
     return None

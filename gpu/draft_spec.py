@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from protocol.parallel import ParallelSpec
 from protocol.spec import DraftModelSpec, EngineSpec
 
 
@@ -24,4 +25,5 @@ def draft_spec(spec: EngineSpec) -> EngineSpec | None:
         batch_invariant=False,
         kv_cache_dtype="auto",
         max_loras=0,
+        parallel=ParallelSpec(),
     )

@@ -47,6 +47,11 @@ def linear_change(spec: EngineSpec, dtype: torch.dtype, device: torch.device) ->
             "--batch-invariant on a CPU is for models that the kernels compute (weights of 16 bits and less, with "
             "--dtype auto): torch's attention there adds up in an order that depends on the batch"
         )
+    if spec.batch_invariant and spec.parallel.tensor > 1:
+        raise StartError(
+            f"--batch-invariant is not for --tensor-parallel-size {spec.parallel.tensor}: in which order the ranks' "
+            "parts are added up depends on the batch"
+        )
     if spec.quantization is None and not spec.batch_invariant:
         return None
     return LinearChange(fp8=spec.quantization == FP8, fixed_rows=spec.batch_invariant)

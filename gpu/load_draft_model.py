@@ -12,6 +12,7 @@ import msgspec
 
 from gpu.draft_model import DraftModel
 from gpu.draft_spec import draft_spec
+from gpu.groups.groups import Groups
 from gpu.kv_pool import KvPoolSize, free_bytes
 from gpu.load_model import load_model, pick_device
 from gpu.model import Model
@@ -27,12 +28,17 @@ MAX_KV_BYTES = 4 * 2**30
 
 
 def load_models(
-    spec: EngineSpec, report: Report, draft_blocks: int | None = None, offer: WeightsOffer | None = None
+    spec: EngineSpec,
+    report: Report,
+    draft_blocks: int | None = None,
+    offer: WeightsOffer | None = None,
+    groups: Groups | None = None,
 ) -> tuple[Model, KvPoolSize, DraftModel | None]:
     """Raises as gpu.load_model.load_model does, for each of the two. `draft_blocks` is how many KV blocks the draft
-    model gets, where that is not to be judged by the memory."""
+    model gets, where that is not to be judged by the memory. Of `groups` the leader calls this, whose own affair the
+    draft model is; the others call `load_model`."""
     if not isinstance(spec.speculative, DraftModelSpec):
-        return *load_model(spec, report, offer), None
+        return *load_model(spec, report, offer, groups), None
     beside = draft_spec(spec)
     assert beside is not None, "there is a draft model"
     beside = msgspec.structs.replace(beside, kv_cache_memory_bytes=_kv_bytes(spec))
@@ -45,7 +51,7 @@ def load_models(
     kv_bytes = spec.kv_cache_memory_bytes
     left = None if kv_bytes is None else kv_bytes - draft_size.num_bytes
     rest = msgspec.structs.replace(spec, kv_cache_memory_bytes=left)
-    model, size = load_model(rest, lambda done: report((1 + done) / 2), offer)
+    model, size = load_model(rest, lambda done: report((1 + done) / 2), offer, groups)
     num_drafts = spec.speculative.num_speculative_tokens
     return model, size, DraftModel(draft, draft_size, num_drafts, model.vocab_size, size.max_model_len)
 

@@ -13,7 +13,10 @@ from pathlib import Path
 import attrs
 import torch
 
+from gpu.agreed_pool import agreed_pool_size
+from gpu.attention_backend import GatherBackend
 from gpu.config import ModelConfig
+from gpu.groups.groups import Groups
 from gpu.kernels.build import find_library
 from gpu.kernels.laid_out import laid_out_path, map_laid_out, open_laid_out
 from gpu.kernels.laid_out_file import laid_out_directory
@@ -29,6 +32,7 @@ from gpu.models.transformers_model import TransformersModel
 from gpu.native_model import KV_DTYPE, NativeModel
 from gpu.native_plan import NativePlan, why_not
 from gpu.runner import Report
+from gpu.shard import Shard
 from gpu.shared_loader import shared_loader
 from gpu.shared_weights import WeightsOffer
 from gpu.torch_loras import TorchLoras
@@ -45,10 +49,15 @@ INT8 = "int8"
 logger = logging.getLogger("trillm.load")
 
 
-def load_model(spec: EngineSpec, report: Report, offer: WeightsOffer | None = None) -> tuple[Model, KvPoolSize]:
+def load_model(
+    spec: EngineSpec, report: Report, offer: WeightsOffer | None = None, groups: Groups | None = None
+) -> tuple[Model, KvPoolSize]:
     """Load the checkpoint that `spec` names, or map what the weights actor offers of it; that is waited for only if it
-    is needed. Raises CheckpointError if it cannot be served, StartError if the device or the data type is not to be had
-    here."""
+    is needed. Of a model over ranks, the part of this rank of `groups`: all of them call it, and meet at its end.
+    Raises CheckpointError if it cannot be served, StartError if the device or the data type is not to be had here, or
+    the model cannot be cut so."""
+    groups = groups or Groups()
+    assert groups.parallel == spec.parallel, "groups for another spec"
     torch.set_num_threads(1)  # copying is bound by memory, and threads that wait for each other slow it down
     device = pick_device(spec.device)
     if spec.quantization is not None:
@@ -57,6 +66,7 @@ def load_model(spec: EngineSpec, report: Report, offer: WeightsOffer | None = No
         config = ModelConfig.read(Path(spec.checkpoint)).for_length(spec.max_model_len)
     except UnknownVariantError as error:
         return _with_transformers(spec, error, device)
+    shard = Shard.of(config, groups)
     source = open_weights(Path(spec.checkpoint))
     if spec.dtype in ("auto", INT8) and device.type == "cpu":
         if (native := _native(spec, config, source, report, offer)) is not None:
@@ -67,22 +77,25 @@ def load_model(spec: EngineSpec, report: Report, offer: WeightsOffer | None = No
             )
     dtype = pick_dtype(spec.dtype, config.dtype, device)
     change = linear_change(spec, dtype, device)
+    ranks = spec.parallel.world
     loader: WeightLoader | None = None
     if offer is not None and device.type == "cpu":
-        loader = shared_loader(offer.wait(spec.checkpoint), source, dtype, report)
-    loader = loader or WeightLoader(source, dtype, device, report)
-    decoder = Decoder.load(config, loader, change)
+        loader = shared_loader(offer.wait(spec.checkpoint), source, dtype, report, ranks)
+    loader = loader or WeightLoader(source, dtype, device, report, ranks)
+    decoder = Decoder.load(config, loader, change, groups)
     weights_bytes = loader.num_bytes - (0 if change is None else change.saved_bytes)
     kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
-    size = kv_pool_size(spec, config, kept_in, *free_bytes(device))
+    size = agreed_pool_size(spec, shard.held, kept_in, device, groups.world)
     if device.type == "cuda":
         from gpu.cuda_model import cuda_model, cuda_parts  # imports what a CPU does not need
 
-        model = cuda_model(spec, config, decoder, size, weights_bytes, cuda_parts())
+        model = cuda_model(spec, config, decoder, size, weights_bytes, cuda_parts(), shard)
     else:
-        loras = TorchLoras(decoder, config) if spec.max_loras else None
-        model = TorchModel(decoder, config, KvPool(size, config, kept_in, device, dtype), weights_bytes, loras=loras)
-    torch.set_num_threads(compute_threads(spec.threads))
+        loras = TorchLoras(decoder, config, shard) if spec.max_loras else None
+        backend = GatherBackend(shard.held.windows, size.block_size, dtype, device)
+        pool = KvPool(size, shard.held, kept_in, device, dtype)
+        model = TorchModel(decoder, config, pool, weights_bytes, backend, loras=loras)
+    torch.set_num_threads(compute_threads(spec.threads, ranks))
     return model, size
 
 
@@ -94,6 +107,9 @@ def _with_transformers(
         raise unknown
     if spec.batch_invariant or spec.quantization is not None:
         flag = "--batch-invariant" if spec.batch_invariant else "--quantization"
+        raise StartError(f"{flag} is not for models that are computed with transformers' code: {unknown.message}")
+    if spec.parallel.world > 1:
+        flag = "--tensor-parallel-size" if spec.parallel.tensor > 1 else "--pipeline-parallel-size"
         raise StartError(f"{flag} is not for models that are computed with transformers' code: {unknown.message}")
     if spec.max_loras:
         raise StartError(
@@ -122,6 +138,9 @@ class NativeChoice:
 
 def choose_native(spec: EngineSpec, config: ModelConfig, source: WeightSource) -> NativeChoice | None:
     """None, with a line in the log, if this model is not for the kernels."""
+    if spec.parallel.world > 1:
+        logger.info("computing with torch in float32: the CPU kernels compute a model in one process only")
+        return None
     reason = why_not(config, spec.block_size)
     plan = None if reason else NativePlan(config, source)
     if plan is None or (reason := plan.why_not()):
@@ -192,7 +211,8 @@ def pick_dtype(name: str, saved: str | None, device: torch.device) -> torch.dtyp
     return DTYPES[name]
 
 
-def compute_threads(asked: int | None) -> int:
-    """Threads of one operation: what was asked for, else all cores but the one that serves, if there are enough."""
+def compute_threads(asked: int | None, ranks: int = 1) -> int:
+    """Threads of one operation: what was asked for, else all cores but the one that serves, if there are enough, or
+    this rank's share of them."""
     cores = len(os.sched_getaffinity(0))
-    return asked or (cores - 1 if cores > 2 else cores)
+    return asked or max(1, (cores - 1 if cores > 2 else cores) // ranks)

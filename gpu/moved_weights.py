@@ -40,7 +40,8 @@ class MovedWeights:
 
 
 def tensors_in(part: object) -> Iterator[torch.Tensor]:
-    """Every tensor of a model that is put together from our own classes, lists and dictionaries."""
+    """Every tensor of a model that is put together from our own classes, lists and dictionaries. What ranks exchange
+    tensors through is none of it."""
     if isinstance(part, torch.Tensor):
         yield part
     elif isinstance(part, Mapping):
@@ -52,5 +53,9 @@ def tensors_in(part: object) -> Iterator[torch.Tensor]:
     elif attrs.has(kind := type(part)):
         for field in attrs.fields(kind):
             yield from tensors_in(getattr(part, field.name))
-    elif kind.__module__.startswith("gpu.") and hasattr(part, "__dict__"):
+    elif _is_ours(kind.__module__) and hasattr(part, "__dict__"):
         yield from tensors_in(vars(part))
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith("gpu.") and not module.startswith("gpu.groups.")

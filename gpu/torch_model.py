@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from gpu.attention_backend import AttentionBackend, GatherBackend
+from gpu.batch import StepBatch
 from gpu.config import ModelConfig
 from gpu.graphs import DecodeGraphs
 from gpu.kv_pool import KvPool
@@ -37,7 +38,10 @@ class TorchModel:
     ) -> None:
         """Without a backend attention is the reference; without graphs every step is launched operator by operator;
         without `last_tokens`, which the graphs know too, the host has to tell all tokens; without `loras`, which the
-        decoder's linears know too, there are no adapters."""
+        decoder's linears know too, there are no adapters.
+
+        `config` is the whole model's; decoder and pool may be one rank's part, all of whose tensor group then make the
+        same calls."""
         self.decoder = decoder
         self.pool: KvPool | None = pool
         self.dtype = str(decoder.embedding.dtype).removeprefix("torch.")
@@ -52,6 +56,7 @@ class TorchModel:
         self.last_tokens = last_tokens
         self._loras = loras
         self.lora_modules: Mapping[str, LoraModule] = lora_modules(config)
+        self._is_stage = len(decoder.layers) < config.num_layers
 
     def is_recorded(self, rows: Sequence[Row]) -> bool:
         """Whether this step runs as a graph."""
@@ -59,18 +64,30 @@ class TorchModel:
 
     def compute(self, rows: Sequence[Row], lora_ids: Sequence[LoraId] = ()) -> Computed:
         """A step with an adapter is not run as a graph: those were recorded without."""
-        assert self.pool is not None, "compute after close"
+        assert not self._is_stage, "a stage computes with what the one before it gives"
         is_adapted = any(lora_ids)
         if self._graphs is not None and not is_adapted and (computed := self._graphs.compute(rows)) is not None:
             return computed
+        return self.run_stage(rows, lora_ids)
+
+    def run_stage(
+        self, rows: Sequence[Row], lora_ids: Sequence[LoraId] = (), given: torch.Tensor | None = None
+    ) -> Computed:
+        """What the layers that are here make of what the stage before gave for these rows, [tokens, hidden]; the first
+        stage is given nothing. What comes out is `hidden_states` of all layers after the last stage only."""
+        assert self.pool is not None, "compute after close"
         batch = self._backend.batch(rows)
         if self.last_tokens is not None:
             batch = self.last_tokens.resolved(batch)
-        if not is_adapted:
-            return Computed(self.decoder.hidden_states(batch, self.pool), batch.first_token)
+        if not any(lora_ids):
+            return Computed(self._run(batch, given), batch.first_token)
         assert self._loras is not None, "an adapter for a model that has none"
         with self._loras.on(rows, batch.first_token, lora_ids):
-            return Computed(self.decoder.hidden_states(batch, self.pool), batch.first_token)
+            return Computed(self._run(batch, given), batch.first_token)
+
+    def _run(self, batch: StepBatch, given: torch.Tensor | None) -> torch.Tensor:
+        assert self.pool is not None, "compute after close"
+        return self.decoder.run_layers(batch, self.decoder.embed(batch) if given is None else given, self.pool)
 
     def add_lora(self, lora_id: LoraId, weights: AdapterWeights) -> None:
         assert self._loras is not None, "an adapter for a model that has none"

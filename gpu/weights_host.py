@@ -66,6 +66,8 @@ class WeightsHost:
 def find_laid_out(spec: EngineSpec) -> SharedWeights | None:
     """The laid-out file, if this spec's engines would map one and it is there and whole."""
     directory = laid_out_directory(Path(spec.checkpoint), spec.cache_directory)
+    if spec.parallel.world > 1:
+        return None
     if spec.dtype not in ("auto", "int8") or spec.block_size % 16 or directory is None or spec.cache_directory is None:
         return None
     built = find_library(Path(spec.cache_directory))

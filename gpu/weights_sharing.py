@@ -36,6 +36,8 @@ def share_checkpoint(spec: EngineSpec, report: Report, kept: ExitStack) -> Share
     torch.set_num_threads(1)
     if pick_device(spec.device).type != "cpu" or spec.quantization is not None:
         return None
+    if spec.parallel.tensor > 1:
+        return None  # each rank has another part of every matrix, and all of them together one copy
     try:
         config = ModelConfig.read(Path(spec.checkpoint)).for_length(spec.max_model_len)
     except UnknownVariantError:

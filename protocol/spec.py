@@ -11,6 +11,7 @@ import msgspec
 
 from protocol.curve import CurveKeys
 from protocol.ids import ClientIndex, EngineIndex, Epoch
+from protocol.parallel import ParallelSpec
 from protocol.sampling import Grammar, GrammarSource
 from protocol.tensors import FileTensor
 
@@ -104,6 +105,8 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     max_lora_rank: int = 16
     max_cpu_loras: int = 0
     """Adapters that are kept in the host's memory once they have been read, so that they need not be read again."""
+    parallel: ParallelSpec = ParallelSpec()
+    """How the model lies over ranks; by default this process is the only one."""
 
 
 class OutputSpec(msgspec.Struct, frozen=True, tag="output"):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gpu.config import ModelConfig
+from gpu.span import Span
 from protocol.ids import Slot
 from protocol.step import Row
 
@@ -70,6 +71,9 @@ class RandomWeights:
         else:
             into.normal_(0.0, DEVIATION, generator=self._random)
         return into.nbytes
+
+    def read_cut(self, name: str, into: torch.Tensor, rows: Span, columns: Span | None) -> int:
+        return self.read(name, into)
 
     def kind(self, name: str, shape: tuple[int, int]) -> str:
         return "F32"
