@@ -118,6 +118,8 @@ class ActorState:
     """How the previous incarnation ended."""
     is_needed: bool = True
     """False if requests are served as well while it is not ready."""
+    engine_index: EngineIndex | None = None
+    """Which engine it is; None for all others."""
 
 
 class House(Protocol):

@@ -52,6 +52,9 @@ WEIGHTS_SECONDS = 300.0
 """How long an engine waits for the weights actor, over all its incarnations, beside the time that the checkpoint's size
 takes at a slow rate (gpu/shared_weights); after that it loads by itself."""
 
+REST_SECONDS = 60.0
+"""How long an engine that died too often is let alone, if there are others."""
+
 WEIGHTS = "weights-0"
 WEIGHTS_NICE = 5
 """Most often it only looks whether a file is there, while those that are to serve are importing."""
@@ -85,6 +88,8 @@ class Supervisor:
         self._links = links
         self._app = EventOutlet()
         self._epoch = 0
+        self._is_over = False
+        """An actor that is needed cannot be had."""
         self._desk = GrammarDesk(spec.engine.checkpoint, self._new_epoch)
         self._standby = Standby(self._new_epoch, self._are_idle) if spec.has_standby else None
         self._engines: dict[EngineIndex, EngineUp] = {}
@@ -92,6 +97,7 @@ class Supervisor:
         self._weights: Weights | None = None
         """What engines are told of the weights actor; None as long as they are to wait."""
         self._engine_names = [f"engine-{index}" for index in range(spec.num_engines)]
+        self._engine_indices = {name: EngineIndex(index) for index, name in enumerate(self._engine_names)}
         names = [*self._engine_names, "output-0", *([WEIGHTS] if spec.shares_weights else [])]
         self._records = {name: Record(name) for name in names}
 
@@ -122,7 +128,11 @@ class Supervisor:
 
     def states(self) -> list[ActorState]:
         states = [
-            attrs.evolve(record.state(), is_needed=name != WEIGHTS or not self._all_engines_ready())
+            attrs.evolve(
+                record.state(),
+                is_needed=name != WEIGHTS or not self._any_engine_ready(),
+                engine_index=self._engine_indices.get(name),
+            )
             for name, record in self._records.items()
         ]
         return states if self._standby is None else [*states, self._standby.state()]
@@ -133,6 +143,9 @@ class Supervisor:
     def _all_engines_ready(self) -> bool:
         return all(self._records[name].ready for name in self._engine_names)
 
+    def _any_engine_ready(self) -> bool:
+        return any(self._records[name].ready for name in self._engine_names)
+
     # ------------------------------------------------------------------ lives
 
     async def run(self) -> None:
@@ -140,8 +153,8 @@ class Supervisor:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._desk.run)
             nursery.start_soon(self._keep_alive, "output-0", self._output_incarnation)
-            for index, name in enumerate(self._engine_names):
-                nursery.start_soon(self._keep_alive, name, partial(self._engine_incarnation, EngineIndex(index)))
+            for name, index in self._engine_indices.items():
+                nursery.start_soon(self._keep_engine, name, partial(self._engine_incarnation, index))
             if self._spec.shares_weights:
                 nursery.start_soon(self._keep_weights)
             if self._standby is not None:
@@ -175,9 +188,24 @@ class Supervisor:
             logger.info("%s is started again in %.2f s", name, delay)
             await trio.sleep(delay)
 
+    async def _keep_engine(self, name: str, incarnation: Callable[[], Awaitable[None]]) -> None:
+        """As long as others serve, one that keeps dying is let alone for a while and tried again."""
+        record = self._records[name]
+
+        def give_up(reason: str, detail: str | None) -> None:
+            if record.cannot_start() or not self._any_engine_ready():
+                self._give_up(reason, detail)
+            else:
+                logger.error("%s: %s; the others go on, and it is tried again in %.0f s", reason, detail, REST_SECONDS)
+
+        while not self._is_over:
+            await self._keep_alive(name, incarnation, give_up)
+            await trio.sleep(REST_SECONDS)
+
     def _give_up(self, reason: str, detail: str | None) -> None:
         """The reason is for everybody, the detail for the operator's log."""
         logger.critical("%s: %s", reason, detail)
+        self._is_over = True
         self._app.send_nowait(HouseFailed(reason))
 
     async def _keep_weights(self) -> None:
@@ -223,6 +251,7 @@ class Supervisor:
         spec = msgspec.structs.replace(
             self._spec.engine,
             engine_index=index,
+            num_engines=self._spec.num_engines,
             epoch=epoch,
             requests_address=self._address(f"e{index}.{epoch}.in"),
             outputs_addresses={FIRST_CLIENT: self._address(f"e{index}.{epoch}.out")},

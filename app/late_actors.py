@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from actors.handles import ActorState
 
@@ -27,6 +27,18 @@ def is_late(state: ActorState) -> bool:
     return state.is_needed and (not state.ready or state.heartbeat_age > LATE_SECONDS)
 
 
-def what_is_late(states: Iterable[ActorState]) -> str | None:
-    """Of all of them, in words; None if nothing is."""
-    return "; ".join(describe(state) for state in states if is_late(state)) or None
+def serves(state: ActorState) -> bool:
+    """Whether it is an engine that may be trusted with new requests."""
+    return state.engine_index is not None and not is_late(state)
+
+
+def what_is_late(states: Sequence[ActorState]) -> str | None:
+    """Why no request is to be taken, in words; None if one may be. Of several engines one is enough."""
+    ignored = any(map(serves, states))
+    late = (state for state in states if is_late(state) and not (ignored and state.engine_index is not None))
+    return "; ".join(map(describe, late)) or None
+
+
+def late_engines(states: Iterable[ActorState]) -> str:
+    """Those that do not serve, in words."""
+    return "; ".join(describe(state) for state in states if state.engine_index is not None and is_late(state))

@@ -107,6 +107,8 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     """Adapters that are kept in the host's memory once they have been read, so that they need not be read again."""
     parallel: ParallelSpec = ParallelSpec()
     """How the model lies over ranks; by default this process is the only one."""
+    num_engines: int = 1
+    """Engines of this machine, which share its processors and its memory."""
 
 
 class OutputSpec(msgspec.Struct, frozen=True, tag="output"):
