@@ -18,6 +18,7 @@ from app.metrics import Metrics
 from app.request_metrics import EndedSequence
 from app.schemas.usage import Usage, usage
 from protocol.errors import RequestFailedError, TrillmError, UnavailableError
+from protocol.ids import FIRST_ENGINE, EngineIndex
 from protocol.messages import FinishReason, RequestOutput
 from protocol.timeline import Timeline, then
 
@@ -33,6 +34,8 @@ class _Progress:
     timeline: Timeline | None = None
     """As far as it is known."""
     finish_reason: str | None = None
+    engine: EngineIndex = FIRST_ENGINE
+    """Where its latest output came from."""
 
     def as_ended(self) -> EndedSequence:
         return EndedSequence(
@@ -74,7 +77,9 @@ class Answer:
         outputs = await self._generation.receive()
         now = trio.current_time()
         for index, output in outputs:
-            self._observe(self._choices[index], output, now)
+            choice = self._choices[index]
+            choice.engine = self._generation.engine(index)
+            self._observe(choice, output, now)
         self._failure = next((failure for _, output in outputs if (failure := _failure(output))), None)
         if self._failure is None:
             return outputs
@@ -100,13 +105,13 @@ class Answer:
             abandoned = [choice for choice in of_prompt if choice.finish_reason is None]
             for choice in abandoned:
                 choice.finish_reason = FinishReason.ABORT
-                self._metrics.left()
+                self._metrics.of(choice.engine).left()
             if not abandoned:
-                self._metrics.all_ended([choice.num_tokens for choice in of_prompt])
+                self._metrics.of(of_prompt[0].engine).all_ended([choice.num_tokens for choice in of_prompt])
 
     def _observe(self, choice: _Progress, output: RequestOutput, now: float) -> None:
         new = len(output.token_ids)
-        metrics = self._metrics
+        metrics = self._metrics.of(choice.engine)
         if output.timeline is not None:
             choice.timeline = then(choice.timeline, output.timeline)
         if choice.last_at is None and (new or output.finish_reason is not None):

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from actors.handles import ActorState
 from app.deadline import Deadline
 from app.incidents import Incidents
 from protocol.engine_stats import EngineStats
+from protocol.ids import EngineIndex
 from protocol.lora import LoraRequest
 from protocol.messages import RequestOutput
 from protocol.operations import RunState, UtilityOperation, UtilityResult
@@ -43,6 +44,21 @@ class Readiness:
 
     ready: bool
     reason: str = ""
+    late: str = ""
+    """Which engines do not serve, and what they do instead. Requests may be taken all the same: one is enough."""
+
+
+@frozen
+class EngineReading:
+    """What there is to tell of one engine."""
+
+    index: EngineIndex
+    stats: EngineStats
+    run_state: RunState = field(factory=RunState)
+    facts: EngineFacts | None = None
+    """None until it was ready once."""
+    num_predicted: int = 0
+    """Prompt tokens that were sent there because, or though, they should be in its cache."""
 
 
 @frozen
@@ -62,6 +78,10 @@ class Generation(Protocol):
         """True once every prompt's output with a finish reason has been received."""
         ...
 
+    def engine(self, index: int) -> EngineIndex:
+        """Which engine this prompt's latest output came from; the first one before there is any."""
+        ...
+
     async def receive(self) -> list[tuple[int, RequestOutput]]:
         """Everything new as (prompt index, delta), at most one per prompt, in order; waits until there is something.
 
@@ -76,7 +96,7 @@ class EngineClient(Protocol):
 
     @property
     def facts(self) -> EngineFacts | None:
-        """None until the first engine was ready."""
+        """What is true of all engines; None until the first one was ready."""
         ...
 
     @property
@@ -89,7 +109,11 @@ class EngineClient(Protocol):
 
     @property
     def stats(self) -> EngineStats:
-        """The latest reading of the engine's scheduler."""
+        """The latest reading of the engines' schedulers, added up."""
+        ...
+
+    def readings(self) -> Sequence[EngineReading]:
+        """Of each engine that there has been."""
         ...
 
     @property
@@ -111,9 +135,9 @@ class EngineClient(Protocol):
         ...
 
     async def operate(self, operation: UtilityOperation) -> list[UtilityResult]:
-        """Have it done by every engine; their answers. Raises UnavailableError, having done nothing, while one of them
-        is not up; what the first says that fails, though others may have done it; EngineDeadError when one goes down,
-        and DeadlineError."""
+        """Have it done by every engine that is up; their answers. Those that are down are held or released as the
+        others are when they come back. Raises UnavailableError, having done nothing, while none of them serves, and
+        when none is left; what the first says that fails, though others may have done it; and DeadlineError."""
         ...
 
     def actors(self) -> Sequence[ActorState]:

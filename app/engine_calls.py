@@ -94,10 +94,18 @@ class EngineCalls:
         """Of all engines, as far as they have answered."""
         return combined(self._run_states.values())
 
+    def state_of(self, index: EngineIndex) -> RunState:
+        """Of one engine, as it last said."""
+        return self._run_states.get(index, RunState())
+
+    def follow(self, index: EngineIndex, results: Iterable[UtilityResult]) -> None:
+        """This engine is down while the others have been held or released, and is to be as they are."""
+        if states := [result for result in results if isinstance(result, RunState)]:
+            self._run_states[index] = combined(states)
+
     def is_held(self, index: EngineIndex) -> bool:
         """Whether requests of this engine wait because somebody wants them to."""
-        state = self._run_states.get(index)
-        return state is not None and state.is_held
+        return self.state_of(index).is_held
 
     async def call(self, index: EngineIndex, epoch: Epoch, operation: UtilityOperation, send: Send) -> UtilityResult:
         """The engine's answer. Raises what the engine says is wrong, UnavailableError when it goes down, and
@@ -125,7 +133,7 @@ class EngineCalls:
 
         With nothing to be told the engine is asked: it may be held by an operation whose answer was lost with the
         output handler. (What it is told it answers with all that it is held by.)"""
-        state = self._run_states.get(index, RunState())
+        state = self.state_of(index)
         operations: list[UtilityOperation] = []
         if state.sleep_level is not None:
             operations.append(Sleep(state.sleep_level, PauseMode.KEEP))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -30,20 +29,38 @@ from actors.handles import (
     open_actors,
 )
 from app.deadline import GRACE_SECONDS, Deadline
-from app.engine import LorasInUse, Prompt, Readiness
+from app.dispatch import Dispatch
+from app.engine import EngineReading, LorasInUse, Prompt, Readiness
 from app.engine_calls import EngineCalls
-from app.engine_totals import EngineTotals
+from app.engine_operations import EngineOperations
+from app.engines import Engines
 from app.incidents import Incidents
 from app.journal import Entry
-from app.late_actors import what_is_late
+from app.late_actors import late_engines, what_is_late
 from app.late_requests import LateRequests
 from app.mailbox import ActorGeneration
 from app.replays import Replays
+from app.routing import Router
 from protocol.engine_stats import EngineStats
 from protocol.errors import BadRequestError, EngineDeadError, TrillmError, UnavailableError
-from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
-from protocol.messages import AbortRequest, EngineAttached, RequestOutput, RequestOutputs, UtilityAnswer
-from protocol.operations import EngineState, GetState, RunState, UtilityOperation, UtilityResult
+from protocol.ids import FIRST_ENGINE, EngineIndex, Epoch, RequestId
+from protocol.messages import (
+    EngineAttached,
+    RequestOutput,
+    RequestOutputs,
+    UtilityAnswer,
+    UtilityRequest,
+)
+from protocol.operations import (
+    EngineState,
+    GetState,
+    Pause,
+    ResetPrefixCache,
+    RunState,
+    Sleep,
+    UtilityOperation,
+    UtilityResult,
+)
 from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts
 
@@ -61,20 +78,23 @@ class ActorEngineClient:
         max_queue_seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         to_check: str | None = None,
+        has_prefix_cache: bool = True,
     ) -> None:
         """`max_queue_seconds`: how long a request may wait for its first token. `clock`: that of the engines.
-        `to_check`: why no requests are taken, though the engines are up, until `admit` is called."""
+        `to_check`: why no requests are taken, though the engines are up, until `admit` is called. `has_prefix_cache`:
+        whether engines find again what they have computed."""
         self._max_live = max_live_requests
         self._max_queue_seconds = max_queue_seconds
         self._clock = clock
         self.incidents = Incidents()
         self._house: House | None = None
-        self._facts: EngineFacts | None = None
-        self._attached: dict[EngineIndex, Epoch] = {}
-        self._totals = EngineTotals()
+        self._engines = Engines()
+        self._router = Router(has_prefix_cache=has_prefix_cache)
         self._live: dict[RequestId, Entry] = {}
         self._replays = Replays(self._live, self.incidents)
+        self._dispatch = Dispatch(self._engines, self._router, self._replays)
         self._calls = EngineCalls()
+        self._operations = EngineOperations(self._engines, self._calls, self._send_utility)
         self._late = LateRequests(
             self._live, self._end, max_queue_seconds, self.incidents, lambda: self._calls.run_state.is_held
         )
@@ -87,13 +107,13 @@ class ActorEngineClient:
         self.failed = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<ActorEngineClient live={len(self._live)} attached={self._attached} failure={self._failure!r}>"
+        return f"<ActorEngineClient live={len(self._live)} attached={self._engines.attached} failure={self._failure!r}>"
 
     # ------------------------------------------------------------------ what the routes see
 
     @property
     def facts(self) -> EngineFacts | None:
-        return self._facts
+        return self._engines.facts
 
     @property
     def alive(self) -> bool:
@@ -107,7 +127,21 @@ class ActorEngineClient:
     @property
     def stats(self) -> EngineStats:
         """Over all engines. A dead one's gauges no longer count; counters go on where its predecessor's ended."""
-        return self._totals.reading(self._attached)
+        return self._engines.stats
+
+    def readings(self) -> list[EngineReading]:
+        """Before there is any: of the first, which has done nothing."""
+        stats_of_each = self._engines.stats_of_each() or {FIRST_ENGINE: EngineStats()}
+        return [
+            EngineReading(
+                index,
+                stats,
+                self._calls.state_of(index),
+                self._engines.facts_of(index),
+                self._router.predicted[index],
+            )
+            for index, stats in stats_of_each.items()
+        ]
 
     @property
     def num_requests(self) -> int:
@@ -128,17 +162,13 @@ class ActorEngineClient:
 
     @property
     def readiness(self) -> Readiness:
-        reason = self._failure or self._draining
-        if reason is None:
-            reason = self._what_is_late()
-        if reason is None and not self._attached:
+        states = self.actors()
+        reason = self._failure or self._draining or what_is_late(states)
+        if reason is None and not self._engines.serving(states):
             reason = "the actors are being connected"
         if reason is None:
             reason = self._to_check
-        return Readiness(reason is None, reason or "")
-
-    def _what_is_late(self) -> str | None:
-        return what_is_late(self.actors())
+        return Readiness(reason is None, reason or "", late_engines(states))
 
     def actors(self) -> Sequence[ActorState]:
         return self._house.states() if self._house else []
@@ -168,35 +198,27 @@ class ActorEngineClient:
         return self._calls.run_state
 
     async def operate(self, operation: UtilityOperation) -> list[UtilityResult]:
-        if not self._attached or self._what_is_late() is not None:
-            raise UnavailableError(f"Not ready: {self._what_is_late() or self.readiness.reason}")
-        results: dict[EngineIndex, UtilityResult] = {}
-        errors: list[TrillmError] = []
-
-        async def operate_one(index: EngineIndex) -> None:
-            try:
-                results[index] = await self._operate_one(index, operation)
-            except TrillmError as error:
-                errors.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for index in self._attached:
-                nursery.start_soon(operate_one, index)
-        if errors:
-            raise errors[0]
-        return [results[index] for index in sorted(results)]
+        late = what_is_late(self.actors())
+        if not self._engines.attached or late is not None:
+            raise UnavailableError(f"Not ready: {late or self.readiness.reason}")
+        try:
+            return await self._operations.operate(operation, self.actors())
+        finally:
+            match operation:
+                case ResetPrefixCache() | Pause(clear_cache=True) | Sleep(level=1 | 2):
+                    self._router.forget()
 
     async def engine_state(self, index: EngineIndex) -> EngineState:
         """What the engine says of itself. Raises UnavailableError, and as `operate` does."""
-        state = await self._operate_one(index, GetState())
+        epoch = self._engines.attached.get(index)
+        if epoch is None:
+            raise UnavailableError(f"engine {index} is not ready")
+        state = await self._operations.ask(index, epoch, GetState())
         assert isinstance(state, EngineState), f"engine {index} has answered with {state}"
         return state
 
-    async def _operate_one(self, index: EngineIndex, operation: UtilityOperation) -> UtilityResult:
-        epoch = self._attached.get(index)
-        if epoch is None:
-            raise UnavailableError(f"engine {index} is not ready")
-        return await self._calls.call(index, epoch, operation, partial(self._actors.send_to_engine, index))
+    def _send_utility(self, index: EngineIndex, request: UtilityRequest) -> bool:
+        return self._actors.send_to_engine(index, request)
 
     # ------------------------------------------------------------------ what serving does with it
 
@@ -218,7 +240,7 @@ class ActorEngineClient:
     def give_up(self, reason: str) -> None:
         """The service cannot go on, for a reason that the operator has been told."""
         self._failure = reason
-        self._attached.clear()
+        self._engines.attached.clear()
         self.end_all(EngineDeadError(f"The service cannot go on: {reason}"))
         self.end_operations(reason)
         self.failed.set()
@@ -235,6 +257,7 @@ class ActorEngineClient:
     async def run(self, house: House) -> None:
         """Serve over this house until cancelled."""
         self._house = house
+        self._dispatch.use(house)
         house.listen(self._take)
         await self._late.run()
 
@@ -267,31 +290,20 @@ class ActorEngineClient:
         arrival, now = self._clock(), trio.current_time()
         drop_at = None if deadline is None else arrival + deadline.at - now + GRACE_SECONDS
         first_token_by = now + self._max_queue_seconds
-        loads = self._replays.loads()
+        entries = [
+            Entry(request_id, prompt, generation, arrival, deadline, drop_at, first_token_by)
+            for request_id, prompt in zip(list(generation.unfinished), prompts, strict=True)
+        ]
         try:
-            for request_id, prompt in zip(list(generation.unfinished), prompts, strict=True):
-                entry = Entry(request_id, prompt, generation, arrival, deadline, drop_at, first_token_by)
-                self._live[request_id] = entry
+            for entry in entries:
+                self._live[entry.request_id] = entry
                 self._late.note(entry)
-                if self._attached and self._send(entry, loads):
-                    continue
-                entry.engine = None  # the next one that is up takes it
-                if not goes_on:
-                    raise UnavailableError("Not ready: the engine or the output handler has just gone down")
+            if not self._dispatch.send(entries) and not goes_on:
+                raise UnavailableError("Not ready: the engine or the output handler has just gone down")
         except TrillmError:
             self._abort(generation)
             raise
         return generation
-
-    def _send(self, entry: Entry, loads: Counter[EngineIndex]) -> bool:
-        """Whether it could be sent to an engine: the one with the least to do. `loads` then counts it."""
-        index = min(self._attached, key=lambda each: loads[each])
-        epoch = self._attached[index]
-        request = entry.request(epoch)
-        entry.engine = (index, epoch)
-        loads[index] += 1
-        # The output handler first: it should know the request before the engine's first token comes.
-        return self._actors.send_to_output(request) and self._actors.send_to_engine(index, request)
 
     def _end(self, entry: Entry, error: TrillmError) -> None:
         """This one, with all choices of its call."""
@@ -301,87 +313,70 @@ class ActorEngineClient:
     def _abort(self, generation: ActorGeneration) -> None:
         """Forget what is unfinished, here and in the actors. Idempotent."""
         entries = [entry for i in generation.unfinished if (entry := self._live.pop(i, None))]
-        self._withdraw(entries)
+        self._dispatch.withdraw(entries)
         if any(entry.is_on_trial for entry in entries):
-            self._go_on()
-
-    def _withdraw(self, entries: list[Entry]) -> None:
-        """Tell the actors to drop these, wherever they run."""
-        by_engine: dict[tuple[EngineIndex, Epoch], list[RequestId]] = {}
-        for entry in entries:
-            if entry.engine is not None:
-                by_engine.setdefault(entry.engine, []).append(entry.request_id)
-                entry.engine = None
-        for (index, epoch), ids in by_engine.items():
-            abort = AbortRequest(epoch, FIRST_CLIENT, ids)
-            self._actors.send_to_engine(index, abort)
-            self._actors.send_to_output(abort)
-
-    def _go_on(self) -> None:
-        """Hand what waits for an engine to one that is up."""
-        if not self._attached or not (due := self._replays.take_due()):
-            return
-        loads = self._replays.loads()
-        for entry in due:
-            if not self._send(entry, loads):
-                entry.engine = None  # it has gone down again: the next one that is up takes it
+            self._dispatch.go_on()
 
     # ------------------------------------------------------------------ events
 
     def _take(self, event: HouseEvent) -> None:
         match event:
             case RequestOutputs(engine_index=index, epoch=epoch, outputs=outputs, stats=stats):
-                if self._attached.get(index) == epoch:
-                    self._totals.take(index, stats)
+                if self._engines.is_attached(index, epoch):
+                    self._engines.take(index, stats)
                     for output in outputs:
-                        self._deliver(output)
+                        self._deliver(output, (index, epoch))
             case EngineAttached(engine_index=index, epoch=epoch):
                 if (facts := self._actors.engine_facts(index, epoch)) is not None:
-                    self._facts = facts
-                    self._calls.hold_again(index, epoch, partial(self._actors.send_to_engine, index))
-                    self._attached[index] = epoch
-                    if self.attached_once.is_set():
-                        waiting = self._replays.num_waiting
-                        logger.info("engine-%s serves again, and %s requests go on", index, waiting)
-                    self._totals.attach(index, epoch, facts.num_blocks)
-                    self.attached_once.set()
-                    self._go_on()
+                    self._attach(index, epoch, facts)
             case UtilityAnswer(engine_index=index, reply=reply):
-                if self._attached.get(index) == reply.epoch:
+                if self._engines.is_attached(index, reply.epoch):
                     self._calls.take(index, reply)
             case EngineLost(engine_index=index, epoch=epoch, reason=reason, from_outside=from_outside):
                 self.incidents.deaths[f"engine-{index}"] += 1
-                if self._attached.get(index) == epoch:
-                    del self._attached[index]
+                self._engines.detach(index, epoch)
                 told = f"The engine process that ran this request is gone: {reason}"
                 self._lose_engine((index, epoch), told, is_innocent=from_outside or self._calls.is_held(index))
             case OutputLost(reason=reason):
                 self.incidents.deaths["output-0"] += 1
-                # The engine still runs them, and drops them when it sees that its subscriber is gone; whichever it
-                # hears first, it must not have them twice.
-                self._attached.clear()
-                self._withdraw(list(self._live.values()))
+                # The engines still run them, and drop them when they see that their subscriber is gone; whichever they
+                # hear first, they must not have them twice.
+                self._engines.attached.clear()
+                self._replays.send_home()
+                self._dispatch.withdraw(list(self._live.values()))
                 self._calls.fail(None, reason)
             case HouseFailed(reason=reason):
                 self.give_up(reason)
             case _:
                 assert_never(event)
 
-    def _deliver(self, output: RequestOutput) -> None:
+    def _attach(self, index: EngineIndex, epoch: Epoch, facts: EngineFacts) -> None:
+        self._calls.hold_again(index, epoch, partial(self._actors.send_to_engine, index))
+        if not self._engines.was_attached(index, epoch):
+            self._router.attach(index, facts.num_blocks, facts.block_size)
+        self._engines.attach(index, epoch, facts)
+        self._replays.come_home(index)
+        if self.attached_once.is_set():
+            logger.info("engine-%s serves, and %s requests go on", index, self._replays.num_waiting)
+        self.attached_once.set()
+        self._dispatch.go_on()
+
+    def _deliver(self, output: RequestOutput, engine: tuple[EngineIndex, Epoch]) -> None:
         entry = self._live.get(output.request_id)
-        if entry is None:
-            return  # aborted: what was still on its way does not matter
+        if entry is None or entry.engine != engine:
+            return  # aborted, or gone on elsewhere: what was still on its way does not matter
         was_on_trial = entry.is_on_trial
-        entry.deliver(output)
+        entry.deliver(output, engine[0])
         if output.finish_reason is not None:
             del self._live[output.request_id]
         if was_on_trial:
-            self._go_on()
+            self._dispatch.go_on()
 
     def _lose_engine(self, engine: tuple[EngineIndex, Epoch], reason: str, *, is_innocent: bool) -> None:
-        """Its requests wait for the next one, but for those that are taken for the cause."""
+        """Its requests go on in the others, or wait for the next one, but for those that are taken for the cause."""
         for entry in self._replays.lose(engine, is_innocent=is_innocent):
             del self._live[entry.request_id]
             told = f"{reason}; it is number {entry.deaths} in a row to die under this request"
             entry.generation.fail(EngineDeadError(told))
         self._calls.fail(engine[0], reason)
+        self._dispatch.go_on()

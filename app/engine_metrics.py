@@ -5,12 +5,11 @@ no gauge needs to be kept in step. Used by app/metrics.py.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import final
 
 from prometheus_client.metrics_core import Metric
 
 from app.distribution import Distribution
-from app.engine import EngineClient
+from app.engine import EngineClient, EngineReading
 from app.metric_families import Families
 from protocol.engine_stats import STEP_TOKENS_BOUNDS, EngineStats
 from protocol.spec import EngineFacts
@@ -19,40 +18,39 @@ _SLEEP_STATES = {"awake": None, "weights_offloaded": 1, "discard_all": 2}
 """vLLM's names, with their levels."""
 
 
-@final
-class EngineMetrics:
-    """Of all engines together."""
+def server_metrics(engine: EngineClient, families: Families) -> Iterable[Metric]:
+    """Of the API server."""
+    yield families.gauge(
+        "trillm:requests_live", "Sequences of this API server that have not ended.", engine.num_requests
+    )
+    yield families.gauge("trillm:ready", "1 if requests are taken.", float(engine.readiness.ready))
 
-    def __init__(self, engine: EngineClient) -> None:
-        self._engine = engine
 
-    def collect(self, families: Families) -> Iterable[Metric]:
-        engine = self._engine
-        stats = engine.stats
-        yield from self._gauges(families, stats)
-        yield from _counters(families, stats)
-        yield families.gauge(
-            "trillm:requests_live", "Sequences of this API server that have not ended.", engine.num_requests
-        )
-        yield families.gauge("trillm:ready", "1 if requests are taken.", float(engine.readiness.ready))
-        level = engine.run_state.sleep_level
-        states = {name: float(level == its_level) for name, its_level in _SLEEP_STATES.items()}
-        text = "1 for what the engine is; none of these at sleep level 0."
-        yield families.gauges("vllm:engine_sleep_state", text, "sleep_state", states)
-        if engine.facts is not None:
-            yield families.info("vllm:cache_config_info", "The KV cache of each engine.", cache_facts(engine.facts))
+def engine_metrics(reading: EngineReading, families: Families) -> Iterable[Metric]:
+    """Of one engine."""
+    yield from _gauges(reading, families)
+    yield from _counters(families, reading.stats)
+    text = "Prompt tokens that were expected in the prefix cache of the engine to which they were sent."
+    yield families.counter("trillm:routed_prefix_tokens", text, reading.num_predicted)
+    level = reading.run_state.sleep_level
+    states = {name: float(level == its_level) for name, its_level in _SLEEP_STATES.items()}
+    text = "1 for what the engine is; none of these at sleep level 0."
+    yield families.gauges("vllm:engine_sleep_state", text, "sleep_state", states)
+    if reading.facts is not None:
+        yield families.info("vllm:cache_config_info", "The KV cache of each engine.", cache_facts(reading.facts))
 
-    def _gauges(self, families: Families, stats: EngineStats) -> Iterable[Metric]:
-        gauge = families.gauge
-        yield gauge("vllm:num_requests_running", "Sequences in the running batch.", stats.num_requests_running)
-        waiting = stats.num_requests_waiting
-        yield gauge("vllm:num_requests_waiting", "Sequences waiting to be scheduled.", waiting)
-        is_held = self._engine.run_state.is_held
-        reasons = {"capacity": 0 if is_held else waiting, "deferred": waiting if is_held else 0}
-        text = "Sequences waiting for room, or for an operator to let the engine go on."
-        yield families.gauges("vllm:num_requests_waiting_by_reason", text, "reason", reasons)
-        usage = min(stats.kv_blocks_used / max(stats.kv_blocks_total, 1), 1.0)
-        yield gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", usage)
+
+def _gauges(reading: EngineReading, families: Families) -> Iterable[Metric]:
+    gauge, stats = families.gauge, reading.stats
+    yield gauge("vllm:num_requests_running", "Sequences in the running batch.", stats.num_requests_running)
+    waiting = stats.num_requests_waiting
+    yield gauge("vllm:num_requests_waiting", "Sequences waiting to be scheduled.", waiting)
+    is_held = reading.run_state.is_held
+    reasons = {"capacity": 0 if is_held else waiting, "deferred": waiting if is_held else 0}
+    text = "Sequences waiting for room, or for an operator to let the engine go on."
+    yield families.gauges("vllm:num_requests_waiting_by_reason", text, "reason", reasons)
+    usage = min(stats.kv_blocks_used / max(stats.kv_blocks_total, 1), 1.0)
+    yield gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", usage)
 
 
 def _counters(families: Families, stats: EngineStats) -> Iterable[Metric]:

@@ -1,5 +1,5 @@
-"""What all engines count, as one reading that never goes down: an engine that is started again counts from nothing, and
-its predecessor's counters are kept here. Used by app/engine_client.py.
+"""What engines count, each and together, as readings that never go down: an engine that is started again counts from
+nothing, and its predecessor's counters are kept here. Used by app/engines.py.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class EngineTotals:
         self._latest: dict[EngineIndex, EngineStats] = {}
         self._whole: dict[EngineIndex, EngineStats] = {}
         """The latest ones that came with a heartbeat."""
-        self._past = EngineStats()
+        self._past: dict[EngineIndex, EngineStats] = {}
         """Counters of the incarnations before these."""
 
     def attach(self, index: EngineIndex, epoch: Epoch, num_blocks: int) -> None:
         """An engine is there, or the same one is heard again: it has nothing to do yet."""
         if self._epochs.get(index) != epoch:
-            self._past = _sum([self._past, without_gauges(self._of(index))])
+            self._past[index] = self._since_start(index, without_gauges(self._of(index)))
             self._epochs[index] = epoch
             self._latest[index] = EngineStats(kv_blocks_total=num_blocks)
             self._whole.pop(index, None)
@@ -46,10 +46,20 @@ class EngineTotals:
         if stats.steps_by_tokens:
             self._whole[index] = stats
 
+    def readings(self, attached: Container[EngineIndex]) -> dict[EngineIndex, EngineStats]:
+        """Of each engine that was ever attached; one that is not now has no gauges."""
+        readings = {}
+        for index in sorted(self._latest):
+            now = self._of(index)
+            readings[index] = self._since_start(index, now if index in attached else without_gauges(now))
+        return readings
+
     def reading(self, attached: Container[EngineIndex]) -> EngineStats:
-        """Counters of all, gauges of those that are attached."""
-        now = [self._of(index) if index in attached else without_gauges(self._of(index)) for index in self._latest]
-        return _sum([self._past, *now])
+        """Of all together."""
+        return _sum([EngineStats(), *self.readings(attached).values()])
+
+    def _since_start(self, index: EngineIndex, now: EngineStats) -> EngineStats:
+        return _sum([self._past.get(index, EngineStats()), now])
 
     def _of(self, index: EngineIndex) -> EngineStats:
         latest = self._latest.get(index, EngineStats())

@@ -21,6 +21,8 @@ TRIAL_DEATHS = 2
 cause."""
 MAX_DEATHS = 3
 """From when on it is taken for the cause, and ends."""
+MOST_AHEAD = 128
+"""Tokens that a sequence counts for what it may still generate: how many it will, nobody knows."""
 
 
 @attrs.define(eq=False)
@@ -40,6 +42,10 @@ class Entry:
     """The output tokens that have been put into the mailbox."""
     engine: tuple[EngineIndex, Epoch] | None = None
     """Where it runs; None while it waits for an engine to be up again."""
+    home: EngineIndex | None = None
+    """While it waits: the engine that has what was computed of it, and is up, but not heard."""
+    num_uncomputed: int = 0
+    """Tokens that its engine has to compute before the next one comes, as far as was known when it got them."""
     deaths: int = 0
     """Engines that died under it since its last token, but for those that somebody killed."""
 
@@ -66,11 +72,21 @@ class Entry:
         by = math.inf if self.generation.has_begun else self.first_token_by
         return by if self.deadline is None else min(by, self.deadline.at)
 
-    def deliver(self, output: RequestOutput) -> None:
-        self.generation.put(output)
+    @property
+    def load(self) -> int:
+        """What its engine has still to do for it, in tokens."""
+        return self.num_uncomputed + min(self.prompt.sampling_params.max_tokens - len(self.token_ids), MOST_AHEAD)
+
+    def send_to(self, engine: tuple[EngineIndex, Epoch], num_cached: int) -> None:
+        """It runs there from now on, where so many of the prompt's tokens are expected in the cache."""
+        self.engine, self.home = engine, None
+        self.num_uncomputed = len(self.prompt.prompt_token_ids) + len(self.token_ids) - num_cached
+
+    def deliver(self, output: RequestOutput, engine: EngineIndex) -> None:
+        self.generation.put(output, engine)
         if output.token_ids:
             self.token_ids += output.token_ids
-            self.deaths = 0
+            self.deaths = self.num_uncomputed = 0
 
     @property
     def is_on_trial(self) -> bool:

@@ -69,6 +69,7 @@ def engine_client(settings: Settings) -> ActorEngineClient:
     return ActorEngineClient(
         max_live_requests=settings.max_live_requests,
         max_queue_seconds=settings.max_queue_time or math.inf,
+        has_prefix_cache=settings.enable_prefix_caching,
         to_check="the adapters of --lora-modules are being read" if settings.lora_modules else None,
     )
 

@@ -11,7 +11,7 @@ from typing import final
 import trio
 
 from protocol.errors import EngineDeadError, TrillmError
-from protocol.ids import RequestId
+from protocol.ids import FIRST_ENGINE, EngineIndex, RequestId
 from protocol.messages import RequestOutput
 from protocol.timeline import then
 
@@ -43,6 +43,7 @@ class ActorGeneration:
         self.has_begun = False
         """Whether any of its prompts has a token, or has ended without one. Asked for each of them, so it is kept."""
         self._num_tokens = [0] * len(request_ids)
+        self._engines = [FIRST_ENGINE] * len(request_ids)
         self._pending: dict[int, RequestOutput] = {}
         self._failure: TrillmError | None = None
         self._news = trio.Event()
@@ -51,12 +52,16 @@ class ActorGeneration:
     def finished(self) -> bool:
         return not self.unfinished and not self._pending
 
-    def put(self, output: RequestOutput) -> None:
+    def engine(self, index: int) -> EngineIndex:
+        return self._engines[index]
+
+    def put(self, output: RequestOutput, engine: EngineIndex) -> None:
         index = self.unfinished[output.request_id]
         if output.offset != self._num_tokens[index] and output.error is None:
             self.fail(EngineDeadError("A part of this answer was lost on its way"))
             return
         self._num_tokens[index] += len(output.token_ids)
+        self._engines[index] = engine
         self.has_begun = self.has_begun or bool(output.token_ids) or output.finish_reason is not None
         earlier = self._pending.get(index)
         self._pending[index] = merge(earlier, output) if earlier else output

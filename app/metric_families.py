@@ -60,3 +60,14 @@ class Families:
 def buckets(cumulative: Iterable[tuple[float, int]]) -> list[tuple[str, float]]:
     """As exposition formats spell bounds: "1.0", "1e+06", "+Inf"."""
     return [(floatToGoString(bound), number) for bound, number in cumulative]  # type: ignore[no-untyped-call]
+
+
+def together(metrics: Iterable[Metric]) -> Iterable[Metric]:
+    """Families of the same name as one, as the formats want them: each engine has its own samples."""
+    merged: dict[str, Metric] = {}
+    for metric in metrics:
+        if metric.name in merged:
+            merged[metric.name].samples += metric.samples
+        else:
+            merged[metric.name] = metric
+    return merged.values()

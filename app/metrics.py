@@ -16,10 +16,10 @@ from prometheus_client.registry import Collector
 
 from app.actor_metrics import ActorCollector
 from app.engine import EngineClient
-from app.engine_metrics import EngineMetrics
+from app.engine_metrics import engine_metrics, server_metrics
 from app.http_metrics import HttpMetrics
-from app.metric_families import Families
-from app.request_metrics import RequestMetrics
+from app.metric_families import Families, together
+from app.request_metrics import Requests
 
 PLAIN_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -29,10 +29,10 @@ class Metrics:
     """All metrics of one API server."""
 
     def __init__(self, engine: EngineClient, model_name: str) -> None:
-        self.requests = RequestMetrics()
+        self.requests = Requests()
         self.http = HttpMetrics()
-        self._engines = EngineMetrics(engine)
-        self._families = Families({"model_name": model_name, "engine": "0"})
+        self._engine = engine
+        self._model_name = model_name
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._registry.register(ActorCollector(engine, model_name))
@@ -46,9 +46,15 @@ class Metrics:
 
     def collect(self) -> Iterable[Metric]:
         """For the registry."""
-        yield from self._engines.collect(self._families)
-        yield from self.requests.collect(self._families)
+        yield from server_metrics(self._engine, Families({"model_name": self._model_name}))
+        yield from together(self._of_engines())
         yield from self.http.collect()
+
+    def _of_engines(self) -> Iterable[Metric]:
+        for reading in self._engine.readings():
+            families = Families({"model_name": self._model_name, "engine": str(reading.index)})
+            yield from engine_metrics(reading, families)
+            yield from self.requests.of(reading.index).collect(families)
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics for who accepts that, as Prometheus does."""

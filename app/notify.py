@@ -105,7 +105,7 @@ class ServiceReport:
 def status_line(engine: EngineClient) -> str:
     """In one line, for `systemctl status`."""
     stats, readiness = engine.stats, engine.readiness
-    state = "ready" if readiness.ready else readiness.reason
+    state = readiness.reason if not readiness.ready else f"ready, but {late}" if (late := readiness.late) else "ready"
     return f"{state}; {stats.num_requests_running} running, {stats.num_requests_waiting} waiting"
 
 

@@ -6,12 +6,22 @@ Pure: app/engine_client.py owns the journal, and sends and ends what is decided 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import final
+
+from attrs import frozen
 
 from app.incidents import Incidents
 from app.journal import MAX_DEATHS, TRIAL_DEATHS, Entry
 from protocol.ids import EngineIndex, Epoch, RequestId
+
+
+@frozen
+class Due:
+    """What is to be sent now, and to which engines."""
+
+    entries: list[Entry]
+    among: list[EngineIndex]
 
 
 @final
@@ -28,24 +38,56 @@ class Replays:
         return sum(entry.engine is None for entry in self._live.values())
 
     def loads(self) -> Counter[EngineIndex]:
-        """How many requests each engine has. Takes a while with many: once per call, not per choice."""
-        return Counter(entry.engine[0] for entry in self._live.values() if entry.engine is not None)
+        """What each engine has still to compute, in tokens. Takes a while with many: once per call, not per choice."""
+        loads: Counter[EngineIndex] = Counter()
+        for entry in self._live.values():
+            if entry.engine is not None:
+                loads[entry.engine[0]] += entry.load
+        return loads
 
-    def take_due(self) -> list[Entry]:
-        """Those to be handed to an engine that is up, now. Of those that may be the cause of deaths one at a time, and
-        until it has its first token nothing else: it is over soon, and a death from elsewhere hardly falls into it."""
-        if any(entry.is_on_trial for entry in self._live.values() if entry.engine is not None):
-            return []
-        waiting = [entry for entry in self._live.values() if entry.engine is None]
+    def away_from_trials(self, among: Collection[EngineIndex]) -> Collection[EngineIndex]:
+        """Those of these engines in which nothing is on trial; all of them if there are none."""
+        return self._not_on_trial(among) or among
+
+    def _not_on_trial(self, among: Collection[EngineIndex]) -> list[EngineIndex]:
+        tried = {entry.engine[0] for entry in self._live.values() if entry.engine is not None and entry.is_on_trial}
+        return [index for index in among if index not in tried]
+
+    def take_due(self, among: Collection[EngineIndex]) -> list[Due]:
+        """Those to be handed to engines that serve, which are `among`, now. Of those that may be the cause of deaths
+        one at a time, in an engine that gets nothing else until it has its first token: it is over soon, and a death
+        from elsewhere hardly falls into it."""
+        waiting = [e for e in self._live.values() if e.engine is None and e.home is None]
         suspects = [entry for entry in waiting if entry.is_on_trial]
-        due = suspects[:1] or waiting
-        self._incidents.replays += len(due)
+        rest = self._not_on_trial(among)
+        due: list[Due] = []
+        if suspects and len(rest) == len(among):
+            counts = Counter(entry.engine[0] for entry in self._live.values() if entry.engine is not None)
+            dock = min(rest, key=lambda index: counts[index])
+            rest.remove(dock)
+            due.append(Due(suspects[:1], [dock]))
+        if rest and (others := [entry for entry in waiting if not entry.is_on_trial]):
+            due.append(Due(others, rest))
+        self._incidents.replays += sum(len(each.entries) for each in due)
         return due
 
+    def send_home(self) -> None:
+        """Nobody hears the engines, though they are up: what runs there waits until they are heard again."""
+        for entry in self._live.values():
+            if entry.engine is not None:
+                entry.home = entry.engine[0]
+
+    def come_home(self, index: EngineIndex) -> None:
+        """This engine is heard again, or gone: who waited for it waits no more."""
+        for entry in self._live.values():
+            if entry.home == index:
+                entry.home = None
+
     def lose(self, engine: tuple[EngineIndex, Epoch], *, is_innocent: bool) -> list[Entry]:
-        """It is gone, and its requests wait for the next one. Returns those that do not: MAX_DEATHS engines in a row
+        """It is gone, and its requests wait for another one. Returns those that do not: MAX_DEATHS engines in a row
         have died under them. They are innocent of the death of an engine that somebody killed, and of one that was held
         and computed none of them."""
+        self.come_home(engine[0])
         condemned: list[Entry] = []
         for entry in self._live.values():
             if entry.engine != engine:

@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric
 
 from app.distribution import Distribution
 from app.metric_families import Families
+from protocol.ids import EngineIndex
 from protocol.timeline import Timeline
 
 # vLLM's bounds, and finer ones below where small models are.
@@ -50,12 +51,27 @@ class EndedSequence:
 
 
 @final
-class RequestMetrics:
-    """Of one API server. A sequence is one choice of an answer; what goes on after a death is the same sequence."""
+class Requests:
+    """Of one API server, with all its engines."""
 
     def __init__(self) -> None:
         self.num_open = 0
         """Answers that are being given."""
+        self._engines: dict[EngineIndex, RequestMetrics] = {}
+
+    def of(self, index: EngineIndex) -> RequestMetrics:
+        metrics = self._engines.get(index)
+        if metrics is None:
+            metrics = self._engines[index] = RequestMetrics()
+        return metrics
+
+
+@final
+class RequestMetrics:
+    """Of one API server and one engine. A sequence is one choice of an answer; what goes on after a death is the same
+    sequence, and counts where it ends."""
+
+    def __init__(self) -> None:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.generation_tokens = 0

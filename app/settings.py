@@ -41,6 +41,7 @@ LORA = Group("Adapters (LoRA)", sort_key=4)
 JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())
 NO_ACCESS_LOG = Parameter(group=SERVER, name=("--disable-access-log", "--disable-uvicorn-access-log"), negative=())
 
+MAX_ENGINES = 64
 MAX_LORA_RANK = 512
 MAX_ROLE_LENGTH = 64
 
@@ -95,7 +96,8 @@ class Settings:
     max_body_bytes: Annotated[int, Parameter(group=SERVER)] = 16 * 2**20
     """Largest request body."""
     max_num_queued_reqs: Annotated[int, Parameter(group=SERVER)] = 1024
-    """Requests that may wait beyond the --max-num-seqs that run; the next one gets a 503 with Retry-After."""
+    """Requests that may wait beyond the --max-num-seqs that run in each engine; the next one gets a 503 with
+    Retry-After."""
     responses_store: Annotated[bool, Parameter(group=SERVER)] = True
     """Keep responses, as /v1/responses does unless a request says store=false. --no-responses-store keeps none, and
     takes neither previous_response_id nor background."""
@@ -213,8 +215,12 @@ class Settings:
     """On a GPU, launch every step operator by operator, not as a recorded graph."""
     batch_invariant: Annotated[bool, Parameter(group=CACHE)] = False
     """Compute a sequence to the same bits whatever runs beside it, or refuse to start. The CPU kernels always do."""
+    data_parallel_size: Annotated[int, Parameter(group=CACHE, name=("--data-parallel-size", "-dp"))] = 1
+    """Engines, each with the whole model (whose weights they share) and a KV cache and a batch of its own. A request
+    goes to the one that is done with it soonest."""
     threads: Annotated[int | None, Parameter(group=CACHE)] = None
-    """Compute threads on a CPU. Default: its cores, less one for the server if there are more than two."""
+    """Compute threads of each engine on a CPU. Default: its share of the cores, less one for the server if there are
+    more than two."""
     engine_standby: Annotated[bool, Parameter(group=CACHE)] = True
     """Keep a process ready for the engine to be started again in: it is then back a second or two earlier, for some
     200 MB of memory. Not with the dummy model, which starts at once."""
@@ -260,6 +266,10 @@ class Settings:
             raise BadRequestError(f"--port must be from 0 to 65535, not {self.port}")
         if not 1 <= self.max_lora_rank <= MAX_LORA_RANK:
             raise BadRequestError(f"--max-lora-rank must be from 1 to {MAX_LORA_RANK}, not {self.max_lora_rank}")
+        if not 1 <= self.data_parallel_size <= MAX_ENGINES:
+            raise BadRequestError(
+                f"--data-parallel-size must be from 1 to {MAX_ENGINES}, not {self.data_parallel_size}"
+            )
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise BadRequestError(
                 f"--max-cpu-loras must be at least --max-loras ({self.max_loras}), and is {self.max_cpu_loras}"
@@ -309,7 +319,7 @@ class Settings:
     @property
     def max_live_requests(self) -> int:
         """Requests running or queued, before the next one is turned away."""
-        return self.max_num_seqs + self.max_num_queued_reqs
+        return self.data_parallel_size * self.max_num_seqs + self.max_num_queued_reqs
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -392,4 +402,4 @@ class Settings:
             cache_directory=str(self.cache_directory),
             profiler_directory=str((self.profiler_dir or self.cache_directory / "profiles").absolute()),
         )
-        return HouseSpec(engine=engine, wants_standby=self.engine_standby)
+        return HouseSpec(engine, self.data_parallel_size, self.engine_standby)

@@ -10,6 +10,9 @@ RequestId = NewType("RequestId", str)
 EngineIndex = NewType("EngineIndex", int)
 """Which engine (data-parallel replica), from 0."""
 
+FIRST_ENGINE = EngineIndex(0)
+"""The one that there always is."""
+
 ClientIndex = NewType("ClientIndex", int)
 """Which client of an engine, that is which API server with its output handler, from 0."""
 

@@ -28,18 +28,21 @@ def ops_routes(services: Services) -> Blueprint:
 
     @routes.get("/health")
     async def health() -> Response:
-        """200 as long as the service can still become or be ready; 503 once only a restart helps."""
+        """200 as long as the service can still become or be ready; 503 once only a restart helps. The body says which
+        engines do not serve."""
         if services.engine.alive:
-            return Response(b"", status=200)
+            return Response(services.engine.readiness.late, content_type="text/plain; charset=utf-8")
         return error_response(UnavailableError(f"Beyond recovery: {services.engine.readiness.reason}"))
 
     @routes.get("/ready")
     async def ready() -> Response:
-        """200 with how each actor is; 503 with which of them is late, and how often that was restarted."""
+        """200 with how each actor is, and which engines do not serve, though others do; 503 with which of them is late,
+        and how often that was restarted."""
         readiness = services.engine.readiness
         if readiness.ready and services.engine.alive:
-            body = msgspec.json.encode({"ready": True, "actors": list(map(standing, services.engine.actors()))})
-            return Response(body, content_type="application/json")
+            late = {"late": readiness.late} if readiness.late else {}
+            body = {"ready": True, **late, "actors": list(map(standing, services.engine.actors()))}
+            return Response(msgspec.json.encode(body), content_type="application/json")
         return error_response(UnavailableError(f"Not ready: {readiness.reason}"))
 
     @routes.route("/ping", methods=["GET", "POST"])

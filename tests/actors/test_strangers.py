@@ -24,17 +24,18 @@ PROMPTS = [Prompt([5, 6, number], SamplingParams(max_tokens=40, seed=number, log
 
 
 async def strangers_say(house: MemoryHouse, name: str, seed: int) -> None:
-    epoch = house._engine_epoch
+    engine = house._engines[0]
+    epoch = engine.epoch
     for number, message in enumerate(decodable(name, epoch, COUNT, seed)):
         match name:
             case "ENGINE_INPUT":
-                house._engine.send_nowait(message)
+                engine.inputs.send_nowait(message)
             case "OUTPUT_INPUT":
                 house.send_to_output(message)
             case "APP_INPUT":
                 house._app.send_nowait(message)
             case "ENGINE_OUTPUT":
-                house._client._deliver(message)
+                engine.client._deliver(message)
         if number % 10 == 0:
             await trio.sleep(0.01)
 

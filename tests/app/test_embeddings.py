@@ -76,8 +76,8 @@ async def test_vectors_are_in_the_order_of_the_inputs(given: Any, lengths: list[
     assert [one["embedding"][0] for one in answer["data"]] == lengths
     assert answer["usage"]["total_tokens"] == sum(lengths)
     assert under_test.engine.num_left == -(-len(lengths) // at_once)
-    assert under_test.services.metrics.requests.prompt_tokens == sum(lengths)
-    assert under_test.services.metrics.requests.ended_by_reason["stop"] == len(lengths)
+    assert under_test.services.metrics.requests.of(0).prompt_tokens == sum(lengths)
+    assert under_test.services.metrics.requests.of(0).ended_by_reason["stop"] == len(lengths)
 
 
 async def test_a_drain_waits_for_all_parts_of_a_request_that_has_begun(autojump_clock: Any):

@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from app.engine import Prompt
 from app.engine_client import ActorEngineClient
 from protocol.errors import BadRequestError, DeadlineError, EngineDeadError, UnavailableError
-from protocol.ids import EngineIndex, Epoch
+from protocol.ids import FIRST_ENGINE, EngineIndex, Epoch
 from protocol.messages import AbortRequest, EngineCoreOutputs, FinishReason, ResyncRequest
 from protocol.sampling import SamplingParams
 from tests.helpers.clients import collect, open_client
@@ -127,7 +127,7 @@ async def test_a_part_that_got_lost_on_the_last_stretch_is_told_and_not_skipped(
     async with open_client(checkpoint) as (client, _, _), client.generate(prompts) as generation:
         [(_, output)] = await generation.receive()
         later = output.offset + len(output.token_ids) + 1
-        generation.put(msgspec.structs.replace(output, offset=later))
+        generation.put(msgspec.structs.replace(output, offset=later), FIRST_ENGINE)
         with pytest.raises(EngineDeadError, match="lost on its way"):
             for _ in range(3):
                 await generation.receive()
@@ -312,7 +312,9 @@ async def test_the_cost_of_a_choice_does_not_grow_with_their_number() -> None:
     async def seconds(count: int) -> float:
         """Of the processor, at best, to take in and to give up so many."""
         client = ActorEngineClient(max_live_requests=5000, max_queue_seconds=60)
-        client._house, client._attached = _Sink(), {EngineIndex(0): Epoch(1), EngineIndex(1): Epoch(1)}
+        client._house = _Sink()
+        client._dispatch.use(client._house)
+        client._engines.attached |= {EngineIndex(0): Epoch(1), EngineIndex(1): Epoch(1)}
         prompts, found = [a_prompt()] * count, []
         for _ in range(5):
             began = time.process_time()

@@ -15,12 +15,12 @@ from attrs import define, field
 
 from actors.handles import ActorState
 from app.deadline import Deadline, within
-from app.engine import LorasInUse, Prompt, Readiness
+from app.engine import EngineReading, LorasInUse, Prompt, Readiness
 from app.incidents import Incidents
 from app.tokenizer import Tokenizer
 from protocol.engine_stats import EngineStats
 from protocol.errors import EngineDeadError, TrillmError
-from protocol.ids import RequestId
+from protocol.ids import EngineIndex, RequestId
 from protocol.messages import FinishReason, Logprob, PositionLogprobs, RequestOutput
 from protocol.operations import AbortAll, AllAborted, EngineState, GetState, RunState, UtilityOperation, UtilityResult
 from protocol.sampling import Grammar, GrammarSource, SamplingParams
@@ -103,6 +103,9 @@ class FakeEngine:
             return [AllAborted(0, result)]
         return [result]
 
+    def readings(self) -> list[EngineReading]:
+        return [EngineReading(EngineIndex(0), self.stats, self.run_state, self.facts)]
+
     def actors(self) -> list[ActorState]:
         return self.states
 
@@ -155,6 +158,9 @@ class FakeGeneration:
     @property
     def finished(self) -> bool:
         return self.num_unfinished == 0
+
+    def engine(self, index: int) -> EngineIndex:
+        return EngineIndex(0)
 
     async def receive(self) -> list[tuple[int, RequestOutput]]:
         assert not self.finished

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import attrs
 import msgspec
 import trio
 
@@ -71,18 +72,26 @@ class MemoryClient:
             self._say.send_nowait(False)
 
 
+@attrs.define(eq=False)
+class MemoryEngine:
+    """An engine that runs: the ways to it, and what it learnt."""
+
+    epoch: Epoch
+    inputs: Outbox[EngineInput]
+    client: MemoryClient
+    facts: EngineFacts
+
+
 class MemoryHouse:
     """Made by `open_memory_house`."""
 
-    def __init__(self, checkpoint: Path, spec: EngineSpec) -> None:
+    def __init__(self, checkpoint: Path, spec: EngineSpec, num_engines: int = 1) -> None:
         self._app = EventOutlet()
         self._vocabulary = load_vocabulary(checkpoint)
         self._spec = spec
         self._epoch = 0
-        self._engine: Outbox[EngineInput] | None = None
-        self._engine_epoch = Epoch(0)
-        self._client: MemoryClient | None = None
-        self._facts: EngineFacts | None = None
+        self._indices = [EngineIndex(index) for index in range(num_engines)]
+        self._engines: dict[EngineIndex, MemoryEngine] = {}
         self._output: Outbox[OutputInput] | None = None
         self.kills_from_outside = False
         """Whether an engine that is killed has done nothing to deserve it."""
@@ -95,6 +104,8 @@ class MemoryHouse:
         self.engine_inputs: list[EngineInput] = []
         """Everything that was sent to an engine, by the app or by the output handler."""
         self.engine_up = trio.Event()
+        self.silent: set[str] = set()
+        """Actors that have not been heard of for long."""
 
     # ------------------------------------------------------------------ House
 
@@ -102,12 +113,14 @@ class MemoryHouse:
         self._app.listen(take)
 
     def engine_facts(self, index: EngineIndex, epoch: Epoch) -> EngineFacts | None:
-        return self._facts if epoch == self._engine_epoch else None
+        engine = self._engines.get(index)
+        return engine.facts if engine is not None and engine.epoch == epoch else None
 
     def send_to_engine(self, index: EngineIndex, message: EngineInput) -> bool:
-        if self._engine is None or message.epoch != self._engine_epoch:
+        engine = self._engines.get(index)
+        if engine is None or message.epoch != engine.epoch:
             return False
-        self._engine.send_nowait(message)
+        engine.inputs.send_nowait(message)
         return True
 
     def send_to_output(self, message: OutputInput) -> bool:
@@ -121,50 +134,46 @@ class MemoryHouse:
         return checker().check(source)
 
     def states(self) -> list[ActorState]:
-        return [
-            ActorState(
-                name=name,
-                epoch=Epoch(self._epoch),
-                pid=None,
-                ready=name in self._scopes,
-                phase="serve",
-                phase_seconds=0.0,
-                heartbeat_age=0.0,
-                progress=1.0,
-                restarts=0,
-                last_end=None,
-            )
-            for name in ("engine-0", "output-0")
-        ]
+        return [*(self._state(engine_name(index), index) for index in self._indices), self._state("output-0")]
+
+    def _state(self, name: str, index: EngineIndex | None = None) -> ActorState:
+        return ActorState(
+            name=name,
+            epoch=Epoch(self._epoch),
+            pid=None,
+            ready=name in self._scopes,
+            phase="serve",
+            phase_seconds=0.0,
+            heartbeat_age=7.0 if name in self.silent else 0.0,
+            progress=1.0,
+            restarts=0,
+            last_end=None,
+            engine_index=index,
+        )
 
     # ------------------------------------------------------------------ lives and deaths
 
-    async def run_engine(self) -> None:
+    async def run_engine(self, index: EngineIndex = ENGINE) -> None:
         """One incarnation, until it is killed."""
-        epoch = self._new_epoch()
+        epoch, name = self._new_epoch(), engine_name(index)
         own = msgspec.structs.replace(self._spec, dummy_step_seconds=0.0)
         stepper = TimedStepper(InlineStepper(self.open_runner(own)), self._spec.dummy_step_seconds)
         client = MemoryClient(self)
         say, inbox = trio.open_memory_channel[EngineInput](math.inf)
-        spec = msgspec.structs.replace(self._spec, epoch=epoch)
+        spec = msgspec.structs.replace(self._spec, epoch=epoch, engine_index=index)
         engine = make_engine(spec, stepper, {CLIENT: client}, Pulse(), clock=trio.current_time)
         with trio.CancelScope() as scope:
-            self._scopes["engine-0"] = scope
-            self._engine, self._engine_epoch, self._client, self._facts = (
-                Recorder(self, say),
-                epoch,
-                client,
-                stepper.facts,
-            )
-            self.send_to_output(self._attachment())
+            self._scopes[name] = scope
+            self._engines[index] = MemoryEngine(epoch, Recorder(self, say), client, stepper.facts)
+            self.send_to_output(self._attachment(index))
             self.engine_up.set()
             try:
                 await engine.run(inbox)
             finally:
-                self._engine = self._client = self._facts = None
+                del self._engines[index]
                 self.engine_up = trio.Event()
-                del self._scopes["engine-0"]
-        self._app.send_nowait(EngineLost(ENGINE, epoch, "killed by the test", self.kills_from_outside))
+                del self._scopes[name]
+        self._app.send_nowait(EngineLost(index, epoch, "killed by the test", self.kills_from_outside))
 
     async def run_output(self) -> None:
         """One incarnation, until it is killed."""
@@ -173,8 +182,8 @@ class MemoryHouse:
         with trio.CancelScope() as scope:
             self._scopes["output-0"] = scope
             self._output = say
-            if self._engine is not None:
-                self.send_to_output(self._attachment())
+            for index in self._engines:
+                self.send_to_output(self._attachment(index))
             try:
                 await handler.run(inbox)
             finally:
@@ -191,19 +200,19 @@ class MemoryHouse:
     def give_up(self, reason: str) -> None:
         self._app.send_nowait(HouseFailed(reason))
 
-    def _attachment(self) -> AttachEngine:
-        return AttachEngine(ENGINE, self._engine_epoch, "memory", "memory")
+    def _attachment(self, index: EngineIndex) -> AttachEngine:
+        return AttachEngine(index, self._engines[index].epoch, "memory", "memory")
 
     @contextmanager
     def _attach(self, message: AttachEngine) -> Iterator[tuple[Inbox[EngineOutput], Outbox[EngineInput]]]:
-        client, engine = self._client, self._engine
-        if client is None or engine is None or message != self._attachment():
+        engine = self._engines.get(message.engine_index)
+        if engine is None or engine.epoch != message.epoch:
             say, hear = trio.open_memory_channel[EngineOutput](0)  # it is gone again: nothing will ever come
             with say, hear:
                 yield hear, Nowhere()
             return
-        with client.subscribed() as inbox:
-            yield inbox, engine
+        with engine.client.subscribed() as inbox:
+            yield inbox, engine.inputs
 
     def _new_epoch(self) -> Epoch:
         self._epoch += 1
@@ -258,12 +267,17 @@ def dummy_engine_spec(checkpoint: Path, **fields: object) -> EngineSpec:
     return msgspec.structs.replace(spec, **fields)
 
 
+def engine_name(index: EngineIndex) -> str:
+    return f"engine-{index}"
+
+
 @asynccontextmanager
-async def open_memory_house(checkpoint: Path, **fields: object) -> AsyncIterator[MemoryHouse]:
-    """A house whose two actors run; a killed one is started again by the test, with `run_engine` or `run_output`."""
-    house = MemoryHouse(checkpoint, dummy_engine_spec(checkpoint, **fields))
+async def open_memory_house(checkpoint: Path, num_engines: int = 1, **fields: object) -> AsyncIterator[MemoryHouse]:
+    """A house whose actors run; a killed one is started again by the test, with `run_engine` or `run_output`."""
+    house = MemoryHouse(checkpoint, dummy_engine_spec(checkpoint, **fields), num_engines)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(house.run_output)
-        nursery.start_soon(house.run_engine)
+        for index in range(num_engines):
+            nursery.start_soon(house.run_engine, EngineIndex(index))
         yield house
         nursery.cancel_scope.cancel()

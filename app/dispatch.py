@@ -1,0 +1,90 @@
+"""Hands requests to engines and takes them back: of what is decided by app/routing.py and app/replays.py, the doing.
+
+Used by app/engine_client.py. Synchronous: there is no moment at which a request is half sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import final
+
+from actors.handles import House
+from app.engines import Engines
+from app.journal import Entry
+from app.replays import Replays
+from app.routing import Placement, Router
+from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
+from protocol.messages import AbortRequest
+
+
+@final
+class Dispatch:
+    """Of one engine client. Sends nothing before it has a house, since no engine is attached before that."""
+
+    def __init__(self, engines: Engines, router: Router, replays: Replays) -> None:
+        self._engines = engines
+        self._router = router
+        self._replays = replays
+        self._house: House | None = None
+
+    def use(self, house: House) -> None:
+        self._house = house
+
+    @property
+    def _actors(self) -> House:
+        assert self._house is not None, "an engine is attached only once there is a house"
+        return self._house
+
+    def send(self, entries: Iterable[Entry]) -> bool:
+        """Hand new requests to engines, choices of one prompt to the same. Whether all could be handed to one: what is
+        left over waits for the next engine that is up."""
+        return self._send(entries, self._replays.away_from_trials(self._trusted()))
+
+    def go_on(self) -> None:
+        """Hand what waits for an engine to those that are up."""
+        if self._engines.attached:
+            for due in self._replays.take_due(self._trusted()):
+                self._send(due.entries, due.among)
+
+    def _trusted(self) -> list[EngineIndex]:
+        """The engines to give requests to: those that serve, or for want of them those that may again."""
+        if not self._engines.attached:
+            return []
+        return self._engines.serving(self._actors.states()) or list(self._engines.attached)
+
+    def _send(self, entries: Iterable[Entry], among: Collection[EngineIndex]) -> bool:
+        """Hand them to some of these engines. Whether all could be handed to one: an engine that has just gone down
+        leaves them to the others, and what is left over waits for the next one that is up."""
+        placement = Placement(self._router, self._replays.loads(), among)
+        are_sent = True
+        for entry in entries:
+            while place := placement.place(entry.prompt):
+                index, num_cached = place
+                if self._send_to(entry, index, num_cached):
+                    placement.count(index, entry.load)
+                    break
+                placement.drop(index)
+            are_sent = are_sent and place is not None
+        return are_sent
+
+    def _send_to(self, entry: Entry, index: EngineIndex, num_cached: int) -> bool:
+        epoch = self._engines.attached[index]
+        request = entry.request(epoch)
+        entry.send_to((index, epoch), num_cached)
+        # The output handler first: it should know the request before the engine's first token comes.
+        if self._actors.send_to_output(request) and self._actors.send_to_engine(index, request):
+            return True
+        entry.engine = None
+        return False
+
+    def withdraw(self, entries: list[Entry]) -> None:
+        """Tell the actors to drop these, wherever they run."""
+        by_engine: dict[tuple[EngineIndex, Epoch], list[RequestId]] = {}
+        for entry in entries:
+            if entry.engine is not None:
+                by_engine.setdefault(entry.engine, []).append(entry.request_id)
+                entry.engine = None
+        for (index, epoch), ids in by_engine.items():
+            abort = AbortRequest(epoch, FIRST_CLIENT, ids)
+            self._actors.send_to_engine(index, abort)
+            self._actors.send_to_output(abort)
