@@ -206,7 +206,7 @@ class MemoryHouse:
     @contextmanager
     def _attach(self, message: AttachEngine) -> Iterator[tuple[Inbox[EngineOutput], Outbox[EngineInput]]]:
         engine = self._engines.get(message.engine_index)
-        if engine is None or engine.epoch != message.epoch:
+        if engine is None or message != self._attachment(message.engine_index):
             say, hear = trio.open_memory_channel[EngineOutput](0)  # it is gone again: nothing will ever come
             with say, hear:
                 yield hear, Nowhere()
