@@ -1,125 +1,45 @@
-"""Models over ranks, which are threads here, against the same model on one."""
+"""What a rank holds: what it reads, the size of its pool, and which sizes are refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
 import attrs
+import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from gpu.attention_backend import GatherBackend
-from gpu.batch import StepBatch
+from gpu.architectures import QkNorm
 from gpu.config import ModelConfig
 from gpu.groups.groups import Groups
-from gpu.kv_pool import KvPool, KvPoolSize
+from gpu.kv_pool import KvPoolSize
+from gpu.linear_change import linear_change
+from gpu.load_model import DTYPES, load_model
 from gpu.models.decoder import Decoder
-from gpu.shard import Shard
+from gpu.shard import check_parallel
+from gpu.shared_loader import shared_loader
+from gpu.torch_model import TorchModel
 from gpu.weights import WeightLoader, open_weights
-from protocol.ids import Slot
-from protocol.parallel import ParallelSpec
-from protocol.step import Row
-from tests.helpers.thread_groups import run_ranks
-from tests.helpers.tiny_checkpoints import MODELS, VOCAB_SIZE, make_checkpoint
+from gpu.weights_sharing import share_checkpoint
+from protocol.errors import StartError
+from protocol.parallel import ParallelSpec, why_not
+from tests.gpu.test_sharded_models import BLOCK_SIZE, EP2, PP2, TP2, TP2_PP2, TP3, TP6, spec
+from tests.gpu.test_shared_loader import Unreadable
+from tests.helpers.foreign_checkpoints import make_foreign_checkpoint
+from tests.helpers.thread_groups import run_ranks, thread_groups
+from tests.helpers.tiny_checkpoints import MODELS, make_checkpoint, save_checkpoint
 
 CPU = torch.device("cpu")
-BLOCK_SIZE, BLOCKS_EACH = 4, 8
-SIZE = KvPoolSize(3 * BLOCKS_EACH, BLOCK_SIZE, BLOCK_SIZE * BLOCKS_EACH, 0)
-STEPS = (
-    ((0, 0, 9),),
-    ((0, 9, 8), (1, 0, 5)),
-    ((0, 17, 1), (1, 5, 1)),
-    ((1, 6, 9), (0, 18, 1), (2, 0, 1)),
-    ((0, 19, 1), (1, 15, 1), (2, 1, 1)),
-)
-"""Rows: whose, from where on, how many tokens. They go beyond the windows of 11."""
-TP2, TP3, TP6 = (ParallelSpec(tensor=size) for size in (2, 3, 6))
-PP2, PP3 = (ParallelSpec(pipeline=size) for size in (2, 3))
-TP2_PP2 = ParallelSpec(tensor=2, pipeline=2)
-EP2, EP2_PP2 = ParallelSpec(tensor=2, experts=True), ParallelSpec(tensor=2, pipeline=2, experts=True)
-WAYS = {"tp2": TP2, "tp6": TP6, "pp2": PP2, "tp2_pp2": TP2_PP2}
-"""In tp6 three ranks each have the same one of two KV heads."""
-OTHER_WAYS = {
-    "llama": {"pp3": PP3},
-    "phi3_longrope": {"tp3": TP3, "pp2": PP2},  # three heads, and one for keys and values
-    **{kind: {"ep2": EP2, "ep2_pp2": EP2_PP2} for kind in ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss")},
-}
-CASES = [
-    pytest.param(kind, ways[way], id=f"{kind}-{way}")
-    for kind in sorted(MODELS)
-    for ways in [({} if kind == "phi3_longrope" else WAYS) | OTHER_WAYS.get(kind, {})]
-    for way in ways
-]
-
-
-@attrs.frozen(eq=False)
-class Rank:
-    """What one rank of a model computes with."""
-
-    decoder: Decoder
-    backend: GatherBackend
-    pool: KvPool
-    groups: Groups
-    loader: WeightLoader
-
-    @classmethod
-    def load(cls, directory: Path, groups: Groups) -> Rank:
-        config = ModelConfig.read(directory)
-        held = Shard.of(config, groups).held
-        loader = WeightLoader(open_weights(directory), torch.float32, CPU, lambda _: None)
-        decoder = Decoder.load(config, loader, groups=groups)
-        backend = GatherBackend(held.windows, BLOCK_SIZE, torch.float32, CPU)
-        return cls(decoder, backend, KvPool(SIZE, held, torch.float32, CPU), groups, loader)
-
-    def step(self, rows: list[Row]) -> torch.Tensor:
-        """Logits of all tokens; on a rank of a later stage, its hidden states."""
-        batch, pipeline = self.backend.batch(rows), self.groups.pipeline
-        x = self.decoder.run_layers(batch, self._taken(batch), self.pool)
-        if pipeline.size == 1:
-            return self.decoder.logits(x)
-        pipeline.send(x, (pipeline.index + 1) % pipeline.size)
-        if pipeline.index > 0:
-            return x
-        return self.decoder.logits(pipeline.receive(torch.empty_like(x), pipeline.size - 1))
-
-    def _taken(self, batch: StepBatch) -> torch.Tensor:
-        pipeline = self.groups.pipeline
-        if pipeline.index == 0:
-            return self.decoder.embed(batch)
-        return pipeline.receive(
-            self.decoder.embedding.new_empty(len(batch.token_ids), self._hidden), pipeline.index - 1
-        )
-
-    @property
-    def _hidden(self) -> int:
-        return self.decoder.embedding.shape[1]
-
-
-def rows_of(step: tuple[tuple[int, int, int], ...]) -> list[Row]:
-    return [
-        Row(
-            Slot(slot),
-            start,
-            [(7 * p * p + 3 * p + 5 * slot) % VOCAB_SIZE for p in range(start, start + count)],
-            list(range(slot * BLOCKS_EACH, (slot + 1) * BLOCKS_EACH)),
-            True,
-        )
-        for slot, start, count in step
-    ]
-
-
-@torch.inference_mode()
-def run(directory: Path, groups: Groups) -> list[torch.Tensor]:
-    rank = Rank.load(directory, groups)
-    return [rank.step(rows_of(step)).clone() for step in STEPS]
+BLOCK_BYTES = 2 * BLOCK_SIZE * 8 * 4
+"""Of one layer with one KV head: keys and values, of 8 float32."""
 
 
 @pytest.fixture(scope="module")
-def checkpoint_of(tmp_path_factory) -> Callable[[str], Path]:
-    torch.set_num_threads(1)  # the tensors are tiny, and threads would wait for each other
-
+def checkpoint(tmp_path_factory) -> Callable[[str], Path]:
     @cache
     def make(kind: str) -> Path:
         directory = tmp_path_factory.mktemp(kind)
@@ -129,17 +49,110 @@ def checkpoint_of(tmp_path_factory) -> Callable[[str], Path]:
     return make
 
 
-@pytest.fixture(scope="module")
-def logits_of(checkpoint_of) -> Callable[[str], list[torch.Tensor]]:
-    """On one rank, by kind."""
-    return cache(lambda kind: run(checkpoint_of(kind), Groups()))
+@pytest.mark.parametrize("kind", ["llama", "olmo2", "qwen3_moe", "phi3_sliding"])
+@pytest.mark.parametrize("parallel", [TP2, PP2, TP2_PP2, EP2], ids=["tp2", "pp2", "tp2_pp2", "ep2"])
+def test_each_rank_reads_its_share_and_what_all_need(checkpoint, kind, parallel):
+    config = ModelConfig.read(checkpoint(kind))
+    if config.experts is None:
+        parallel = msgspec.structs.replace(parallel, experts=False)
+    stored = load_file(checkpoint(kind) / "model.safetensors")
+    cut = ("_proj.weight", "embed_tokens.weight", "lm_head.weight")
+    if config.qk_norm is QkNorm.WHOLE:
+        cut += ("q_norm.weight", "k_norm.weight")
+    whole = sum(tensor.nbytes for name, tensor in stored.items() if not name.endswith(cut))
+
+    def read_bytes(groups: Groups) -> int:
+        loader = WeightLoader(open_weights(checkpoint(kind)), torch.float32, CPU, lambda _: None)
+        Decoder.load(config, loader, groups=groups)
+        return loader.read_bytes
+
+    found = run_ranks(read_bytes, parallel)
+    once = sum(tensor.nbytes for tensor in stored.values())
+    assert sum(found) == once + (parallel.tensor - 1) * whole
+    if parallel.pipeline == 1:
+        assert max(found) - min(found) <= 0.02 * once
 
 
-@pytest.mark.parametrize(("kind", "parallel"), CASES)
-def test_ranks_have_the_logits_of_one(checkpoint_of, logits_of, kind, parallel):
-    results = run_ranks(lambda groups: run(checkpoint_of(kind), groups), parallel)
-    first, *others = results[: parallel.tensor]
-    for found, expected in zip(first, logits_of(kind), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    for logits in others:
-        assert all(torch.equal(one, other) for one, other in zip(logits, first, strict=True))
+def test_the_pool_is_of_the_heads_and_layers_that_are_here_and_of_as_many_blocks_everywhere(checkpoint):
+    def pool(groups: Groups) -> tuple[KvPoolSize, torch.Size]:
+        room = 100_000 + 10_000 * groups.world.index
+        wanted = spec(checkpoint("llama"), parallel=groups.parallel, kv_cache_memory_bytes=room)
+        wanted = msgspec.structs.replace(wanted, num_gpu_blocks_override=None)
+        model, size = load_model(wanted, lambda _: None, groups=groups)
+        assert isinstance(model, TorchModel)
+        return size, model.pool.keys.shape
+
+    found = run_ranks(pool, TP2_PP2)
+    # Three layers, two KV heads of 8: the first stage has one layer, the second two.
+    blocks = 120_000 // (2 * BLOCK_BYTES)
+    assert [size.num_blocks for size, _ in found] == [blocks] * 4
+    assert [tuple(shape) for _, shape in found] == [(layers, blocks, BLOCK_SIZE, 1, 8) for layers in (1, 1, 2, 2)]
+    assert [size.num_bytes for size, _ in found] == [
+        blocks * layers * 2 * 4 * BLOCK_SIZE * 8 for layers in (1, 1, 2, 2)
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_stages_map_what_the_weights_actor_shares(checkpoint, dtype):
+    """It shares whole layers; of ranks that have parts of them each reads its own."""
+    directory = checkpoint("llama")
+    wanted = spec(directory, dtype=dtype, parallel=PP2)
+    with ExitStack() as kept, torch.inference_mode():
+        share = share_checkpoint(wanted, lambda _: None, kept)
+        unreadable = Unreadable(open_weights(directory))
+        for groups in thread_groups(PP2):
+            loader = shared_loader(share, unreadable, DTYPES[dtype], lambda _: None, shares=2)
+            assert loader is not None
+            Decoder.load(ModelConfig.read(directory), loader, groups=groups)
+        cut = msgspec.structs.replace(wanted, parallel=TP2)
+        assert share_checkpoint(cut, lambda _: None, kept) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "parallel", "message"),
+    [
+        ("phi3_longrope", TP2, "has 3 query and 1 KV heads: --tensor-parallel-size 2 does not divide them; 1 and 3 do"),
+        ("llama", TP3, "has 6 query and 2 KV heads: --tensor-parallel-size 3 does not divide them; 1, 2 and 6 do"),
+        ("llama", ParallelSpec(pipeline=4), "--pipeline-parallel-size 4 is above the model's 3 layers"),
+        ("llama", EP2, "--enable-expert-parallel is for models with experts, and this one has none"),
+    ],
+)
+def test_what_does_not_divide_is_refused_with_what_does(checkpoint, kind, parallel, message):
+    with pytest.raises(StartError, match=message):
+        check_parallel(ModelConfig.read(checkpoint(kind)), parallel)
+
+
+def test_more_ranks_than_inner_rows_are_refused(checkpoint):
+    config = attrs.evolve(ModelConfig.read(checkpoint("llama")), intermediate_size=5)
+    with pytest.raises(StartError, match="--tensor-parallel-size 6 is above the 5 inner rows"):
+        check_parallel(config, TP6)
+
+
+def test_the_sizes_of_nine_query_and_three_kv_heads():
+    reason = why_not(TP2, 9, 3, 30, 0)
+    assert reason is not None
+    assert reason.endswith("9 query and 3 KV heads: --tensor-parallel-size 2 does not divide them; 1, 3 and 9 do")
+    assert why_not(ParallelSpec(tensor=9, pipeline=30), 9, 3, 30, 0) is None
+
+
+def test_the_cpu_kernels_leave_a_model_over_ranks_to_torch(tmp_path, caplog):
+    save_checkpoint(tmp_path, MODELS["llama"]().to(torch.bfloat16))
+    with caplog.at_level("INFO"):
+        (model, _), _ = run_ranks(
+            lambda groups: load_model(spec(tmp_path, dtype="auto", parallel=TP2), lambda _: None, groups=groups), TP2
+        )
+    assert model.dtype == "float32"
+    assert "computing with torch in float32: the CPU kernels compute a model in one process only" in caplog.text
+
+
+def test_transformers_code_runs_on_one_rank(tmp_path):
+    make_foreign_checkpoint(tmp_path, "opt")
+    with pytest.raises(
+        StartError, match="--tensor-parallel-size is not for models that are computed with transformers"
+    ):
+        load_model(spec(tmp_path, parallel=TP2), lambda _: None, groups=thread_groups(TP2)[0])
+
+
+def test_batch_invariance_is_not_promised_over_ranks():
+    with pytest.raises(StartError, match="--batch-invariant is not for --tensor-parallel-size 2"):
+        linear_change(spec(Path(), batch_invariant=True, parallel=TP2), torch.float32, torch.device("cuda"))
