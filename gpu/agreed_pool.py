@@ -19,7 +19,7 @@ def agreed_pool_size(
 ) -> KvPoolSize:
     """As `kv_pool_size`, of what this rank holds; all ranks of the world call it once their weights are loaded. Its
     bytes are this rank's own. Raises CheckpointError as that does."""
-    free, default = free_bytes(device)
+    free, default = free_bytes(device, spec.num_engines)
     if device.type == "cpu":  # which the ranks of a host share; a GPU each has for itself
         free, default = free // world.size, default // world.size
     size = kv_pool_size(spec, held, dtype, free, default)

@@ -64,12 +64,13 @@ def kv_block_bytes(config: ModelShape, block_size: int, dtype: torch.dtype) -> i
     return 2 * config.num_layers * block_size * config.num_kv_heads * config.head_dim * dtype.itemsize
 
 
-def free_bytes(device: torch.device) -> tuple[int, int]:
-    """Bytes that the pool may take at most, and by default, on this device as it is now (weights loaded)."""
+def free_bytes(device: torch.device, num_engines: int = 1) -> tuple[int, int]:
+    """Bytes that the pool may take at most, and by default, on this device as it is now (weights loaded), if as many
+    engines share it."""
     if device.type == "cuda":
-        free = int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE)
+        free = int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE) // num_engines
         return free, free
-    available = _available_memory()
+    available = _available_memory() // num_engines
     return available // 2, min(int(available * CPU_SHARE), CPU_DEFAULT_BYTES)
 
 

@@ -60,4 +60,4 @@ def _kv_bytes(spec: EngineSpec) -> int:
     """Of the draft model."""
     if spec.kv_cache_memory_bytes is not None:
         return spec.kv_cache_memory_bytes // KV_SHARE
-    return min(free_bytes(pick_device(spec.device))[1] // KV_SHARE, MAX_KV_BYTES)
+    return min(free_bytes(pick_device(spec.device), spec.num_engines)[1] // KV_SHARE, MAX_KV_BYTES)

@@ -95,7 +95,7 @@ def load_model(
         backend = GatherBackend(shard.held.windows, size.block_size, dtype, device)
         pool = KvPool(size, shard.held, kept_in, device, dtype)
         model = TorchModel(decoder, config, pool, weights_bytes, backend, loras=loras)
-    torch.set_num_threads(compute_threads(spec.threads, ranks))
+    torch.set_num_threads(compute_threads(spec.threads, ranks * spec.num_engines))
     return model, size
 
 
@@ -116,13 +116,13 @@ def _with_transformers(
             f"--enable-lora is not for models that are computed with transformers' code: {unknown.message}"
         )
     logger.info("computing with transformers' code: %s", unknown.message)
-    torch.set_num_threads(compute_threads(spec.threads))
+    torch.set_num_threads(compute_threads(spec.threads, spec.num_engines))
     model = load_transformers(
         Path(spec.checkpoint), unknown.message, lambda saved: pick_dtype(spec.dtype, saved, device), device
     )
     dtype = DTYPES[model.dtype]
     kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
-    size = kv_pool_size(spec, model.shape, kept_in, *free_bytes(device))
+    size = kv_pool_size(spec, model.shape, kept_in, *free_bytes(device, spec.num_engines))
     model.use_pool(KvPool(size, model.shape, kept_in, device, dtype))
     return model, size
 
@@ -178,9 +178,9 @@ def _native(
     if laid_out is None:
         laid_out = open_laid_out(path, plan.stacks, source, library.lanes)
     weights = plan.weights(laid_out, WeightLoader(source, torch.float32, torch.device("cpu"), report))
-    size = kv_pool_size(spec, config, KV_DTYPE, *free_bytes(torch.device("cpu")))
+    size = kv_pool_size(spec, config, KV_DTYPE, *free_bytes(torch.device("cpu"), spec.num_engines))
     pool = KvPool(size, config, KV_DTYPE, torch.device("cpu"))
-    threads = compute_threads(spec.threads)
+    threads = compute_threads(spec.threads, spec.num_engines)
     precision = Precision.COARSE if spec.dtype == INT8 else Precision.FINE
     kind, loras = plan.kind.lower(), (spec.max_loras, spec.max_lora_rank)
     return NativeModel(library, threads, config, weights, kind, pool, precision, *loras), size
@@ -211,8 +211,8 @@ def pick_dtype(name: str, saved: str | None, device: torch.device) -> torch.dtyp
     return DTYPES[name]
 
 
-def compute_threads(asked: int | None, ranks: int = 1) -> int:
+def compute_threads(asked: int | None, processes: int = 1) -> int:
     """Threads of one operation: what was asked for, else all cores but the one that serves, if there are enough, or
-    this rank's share of them."""
+    the share of one of so many processes that compute."""
     cores = len(os.sched_getaffinity(0))
-    return asked or max(1, (cores - 1 if cores > 2 else cores) // ranks)
+    return asked or max(1, (cores - 1 if cores > 2 else cores) // processes)

@@ -72,6 +72,8 @@ def test_impossible_wishes_are_refused_with_their_numbers():
 def test_the_machine_has_memory_to_give():
     most, default = free_bytes(CPU)
     assert 0 < default <= most
+    shared, default_of_each = free_bytes(CPU, num_engines=4)
+    assert 0 < default_of_each <= shared < most / 3
 
 
 def test_gather_gives_back_what_was_written_block_by_block():

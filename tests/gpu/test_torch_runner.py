@@ -157,6 +157,7 @@ def test_devices_and_types_that_are_not_here_are_refused(checkpoint):
 def test_threads_are_bounded():
     assert compute_threads(3) == 3
     assert compute_threads(None) >= 1
+    assert compute_threads(None, processes=1000) == 1
 
 
 def test_weights_that_cannot_be_read_again_stay_asleep_until_they_can(tmp_path):
