@@ -25,6 +25,9 @@ class KernelLibrary:
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))  # releases the interpreter lock during calls
+        self.path = path
+        self.loaded = library
+        """For gpu/groups/shared_calls.py, which has further functions of it."""
         self.lanes = int(library.trillm_lanes())
         """Rows that laid-out weights are interleaved by."""
         self.open_pool = library.trillm_open_pool

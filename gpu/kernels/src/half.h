@@ -45,4 +45,11 @@ inline Half to_half(float value) {
     return {static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13))};
 }
 
+// Rounds as to_half does.
+inline Bfloat to_bfloat(float value) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    if ((bits & 0x7fffffff) > 0x7f800000) return {static_cast<uint16_t>(bits >> 16 | 0x40)};
+    return {static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
 }  // namespace trillm

@@ -1,4 +1,5 @@
-// Runs a list of operations, each on all threads of a pool: what gpu/kernels/library.py calls.
+// Runs a list of operations, each on all threads of a pool: what gpu/kernels/library.py calls. And what
+// gpu/groups/shared_group.py calls.
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +13,10 @@
 #include "operations.h"
 #include "pool.h"
 #include "rows.h"
+
+#if defined(__linux__)
+#include "shared_group.h"
+#endif
 
 namespace trillm {
 namespace {
@@ -247,5 +252,41 @@ void trillm_close_pool(trillm::Pool* pool) { delete pool; }
 void trillm_run(trillm::Pool* pool, const trillm::Operation* const* operations, int count, const trillm::Step* step) {
     for (int i = 0; i < count; i++) trillm::run(*operations[i], *step, *pool);
 }
+
+#if defined(__linux__)
+
+size_t trillm_group_bytes(int size) { return trillm::SharedGroup::bytes(size); }
+
+trillm::SharedGroup* trillm_open_group(void* memory, int index, int size, const int* pidfds, double seconds,
+                                       double spin_microseconds) {
+    return new trillm::SharedGroup(static_cast<uint8_t*>(memory), index, size, pidfds, seconds, spin_microseconds);
+}
+
+void trillm_close_group(trillm::SharedGroup* group) { delete group; }
+
+int trillm_group_lost(const trillm::SharedGroup* group) { return group->lost(); }
+
+int trillm_group_sum(trillm::SharedGroup* group, int type, void* x, size_t numbers) {
+    return static_cast<int>(group->sum(static_cast<trillm::Summed>(type), static_cast<uint8_t*>(x), numbers));
+}
+
+int trillm_group_gather(trillm::SharedGroup* group, const void* x, void* into, size_t outer, size_t inner) {
+    return static_cast<int>(
+        group->gather(static_cast<const uint8_t*>(x), static_cast<uint8_t*>(into), outer, inner));
+}
+
+int trillm_group_broadcast(trillm::SharedGroup* group, void* x, size_t bytes, int source) {
+    return static_cast<int>(group->broadcast(static_cast<uint8_t*>(x), bytes, source));
+}
+
+int trillm_group_send(trillm::SharedGroup* group, const void* x, size_t bytes, int to) {
+    return static_cast<int>(group->send(static_cast<const uint8_t*>(x), bytes, to));
+}
+
+int trillm_group_receive(trillm::SharedGroup* group, void* into, size_t bytes, int source) {
+    return static_cast<int>(group->receive(static_cast<uint8_t*>(into), bytes, source));
+}
+
+#endif
 
 }  // extern "C"
