@@ -21,6 +21,7 @@ from app.settings import default_cache_directory
 from scripts.benchmark import servers
 from scripts.benchmark.event_stream import UnexpectedAnswerError
 from scripts.benchmark.front import front_table, measure_front
+from scripts.benchmark.groups import measure_sums
 from scripts.benchmark.processes import Server, ServerFailedError, open_server
 from scripts.benchmark.prompts import Prompts
 from scripts.benchmark.report import table
@@ -123,6 +124,34 @@ def peers(
     print(
         f"\n{rounds} rounds; median (lowest–highest). Ratios above 1: {under_test[0].name} is better. {output} has all."
     )
+    return 0
+
+
+@app.command
+def groups(
+    *,
+    ranks: Annotated[list[int], Parameter(consume_multiple=True)] = [2, 3],  # noqa: B006  only read
+    numbers: Annotated[list[int], Parameter(consume_multiple=True)] = [576, 9216, 294912],  # noqa: B006  only read
+    sums: int = 1000,
+) -> int:
+    """A sum over the ranks of an engine on CPUs, through gloo and through memory that they share.
+
+    Parameters
+    ----------
+    ranks
+        How many there are.
+    numbers
+        Floats of a sum: the model's hidden size times the tokens of a step.
+    sums
+        Of each size.
+    """
+    from gpu.kernels.library import open_library
+
+    kernels = open_library(default_cache_directory())
+    print("                ranks   floats    p50 µs    p99 µs  of a core")
+    for one in measure_sums(None if kernels is None else kernels.path, ranks, numbers, sums):
+        row = f"{one.way:15} {one.ranks:5} {one.numbers:8} {one.median_microseconds:9.0f} {one.p99_microseconds:9.0f}"
+        print(f"{row} {one.core_share:9.0%}", flush=True)
     return 0
 
 

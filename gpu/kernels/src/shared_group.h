@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "half.h"
@@ -131,11 +132,12 @@ class SharedGroup {
 
     // From x [outer, inner] bytes of each rank to `into` [outer, ranks, inner].
     Outcome gather(const uint8_t* x, uint8_t* into, size_t outer, size_t inner) {
-        return in_pieces(kGather, outer * inner, [&](size_t at, size_t length, Outcome& outcome) {
-            outcome = give(x + at, length, kGather ^ inner);
+        const uint64_t call = kGather ^ inner;
+        return in_pieces(outer * inner, [&](size_t at, size_t length) {
+            Outcome outcome = give(x + at, length, call);
             for (int rank = 0; rank < size_ && outcome == Outcome::done; rank++) {
-                outcome = await(rank, kGather ^ inner, length);
-                if (outcome != Outcome::done) break;
+                outcome = await(rank, call, length);
+                if (outcome != Outcome::done) return outcome;
                 const uint8_t* piece = buffer(rank);
                 for (size_t done = 0; done < length;) {
                     const size_t row = (at + done) / inner, column = (at + done) % inner;
@@ -144,19 +146,18 @@ class SharedGroup {
                     done += count;
                 }
             }
+            return outcome;
         });
     }
 
     Outcome broadcast(uint8_t* x, size_t bytes, int source) {
         const uint64_t call = kBroadcast ^ static_cast<uint64_t>(source);
-        return in_pieces(call, bytes, [&](size_t at, size_t length, Outcome& outcome) {
-            if (source == index_) {
-                outcome = give(x + at, length, call);
-                return;
-            }
-            outcome = give(nullptr, length, call);
+        return in_pieces(bytes, [&](size_t at, size_t length) {
+            if (source == index_) return give(x + at, length, call);
+            Outcome outcome = give(nullptr, length, call);
             if (outcome == Outcome::done) outcome = await(source, call, length);
             if (outcome == Outcome::done) std::memcpy(x + at, buffer(source), length);
+            return outcome;
         });
     }
 
@@ -203,10 +204,10 @@ class SharedGroup {
     static constexpr uint64_t kSum = uint64_t{1} << 60, kGather = uint64_t{2} << 60, kBroadcast = uint64_t{3} << 60;
 
     template <class Function>
-    Outcome in_pieces(uint64_t, size_t bytes, const Function& exchange) {
+    static Outcome in_pieces(size_t bytes, const Function& exchange) {
         Outcome outcome = Outcome::done;
         for (size_t at = 0; at < bytes && outcome == Outcome::done; at += kPiece) {
-            exchange(at, std::min(kPiece, bytes - at), outcome);
+            outcome = exchange(at, std::min(kPiece, bytes - at));
         }
         return outcome;
     }
@@ -214,10 +215,11 @@ class SharedGroup {
     template <class Number, class Wide>
     Outcome sum(Summed type, uint8_t* x, size_t numbers) {
         const uint64_t call = kSum ^ static_cast<uint64_t>(type);
-        return in_pieces(call, numbers * sizeof(Number), [&](size_t at, size_t length, Outcome& outcome) {
-            outcome = give(x + at, length, call);
+        return in_pieces(numbers * sizeof(Number), [&](size_t at, size_t length) {
+            Outcome outcome = give(x + at, length, call);
             for (int rank = 0; rank < size_ && outcome == Outcome::done; rank++) outcome = await(rank, call, length);
             if (outcome == Outcome::done) add_up<Number, Wide>(reinterpret_cast<Number*>(x + at), length / sizeof(Number));
+            return outcome;
         });
     }
 
