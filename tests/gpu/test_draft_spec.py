@@ -6,6 +6,7 @@ import msgspec
 
 from gpu.draft_spec import draft_spec
 from protocol.ids import EngineIndex, Epoch
+from protocol.parallel import ParallelSpec
 from protocol.spec import DraftModelSpec, EngineSpec
 
 SPEC = EngineSpec(EngineIndex(0), Epoch(1), "", {}, "/served", dtype="int8", max_num_seqs=3, kv_cache_memory_bytes=5)
@@ -23,5 +24,6 @@ def test_what_was_asked_of_the_served_model_alone_is_not_asked_of_the_draft_mode
         quantization="fp8",
         batch_invariant=True,
         kv_cache_dtype="fp8",
+        parallel=ParallelSpec(tensor=3),
     )
     assert draft_spec(served) == msgspec.structs.replace(SPEC, checkpoint="/draft")

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from gpu.config import ModelConfig
+from gpu.layers.linear import PlainLinear
+from gpu.layers.parallel import RowParallelLinear
 from gpu.models.decoder import Decoder
 from gpu.moved_weights import MovedWeights, tensors_in
 from gpu.weights import WeightLoader, open_weights
@@ -60,3 +62,13 @@ def test_every_weight_of_a_decoder_is_found(tmp_path):
     decoder = Decoder.load(ModelConfig.read(tmp_path), loader)
     found = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors_in(decoder)}
     assert sum(found.values()) >= loader.num_bytes
+
+
+def test_what_ranks_exchange_tensors_through_stays_where_it_is():
+    class Exchange:
+        def __init__(self) -> None:
+            self.memory = torch.zeros(3)
+
+    Exchange.__module__ = "gpu.groups.exchange"
+    weight = torch.zeros(4, 4)
+    assert list(tensors_in(RowParallelLinear(PlainLinear(weight, None), None, Exchange()))) == [weight]

@@ -13,23 +13,29 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from gpu.agreed_pool import agreed_pool_size
 from gpu.architectures import QkNorm
 from gpu.config import ModelConfig
+from gpu.cuda_model import DeviceParts, cuda_model
 from gpu.groups.groups import Groups
 from gpu.kv_pool import KvPoolSize
-from gpu.linear_change import linear_change
+from gpu.layers.fixed_rows import FixedRowsLinear
+from gpu.layers.parallel import RowParallelLinear
+from gpu.linear_change import LinearChange, linear_change
 from gpu.load_model import DTYPES, load_model
 from gpu.models.decoder import Decoder
-from gpu.shard import check_parallel
+from gpu.shard import Shard, check_parallel
 from gpu.shared_loader import shared_loader
 from gpu.torch_model import TorchModel
 from gpu.weights import WeightLoader, open_weights
 from gpu.weights_sharing import share_checkpoint
 from protocol.errors import StartError
 from protocol.parallel import ParallelSpec, why_not
-from tests.gpu.test_sharded_models import BLOCK_SIZE, EP2, PP2, TP2, TP2_PP2, TP3, TP6, spec
+from scripts.gpu_checks.without_gpu import varlen_attention
+from tests.gpu.test_sharded_models import BLOCK_SIZE, EP2, PP2, STEPS, TP2, TP2_PP2, TP3, TP6, rows_of, spec
 from tests.gpu.test_shared_loader import Unreadable
 from tests.helpers.foreign_checkpoints import make_foreign_checkpoint
+from tests.helpers.stand_in_device import Recorder
 from tests.helpers.thread_groups import run_ranks, thread_groups
 from tests.helpers.tiny_checkpoints import MODELS, make_checkpoint, save_checkpoint
 
@@ -90,6 +96,43 @@ def test_the_pool_is_of_the_heads_and_layers_that_are_here_and_of_as_many_blocks
     assert [size.num_bytes for size, _ in found] == [
         blocks * layers * 2 * 4 * BLOCK_SIZE * 8 for layers in (1, 1, 2, 2)
     ]
+
+
+def test_on_a_device_ranks_have_its_attention_and_neither_graphs_nor_what_is_compiled(checkpoint):
+    """Torch's own stands for the device's."""
+
+    @torch.inference_mode()
+    def logits(groups: Groups) -> torch.Tensor:
+        config = ModelConfig.read(checkpoint("gemma3"))
+        shard = Shard.of(config, groups)
+        wanted = spec(checkpoint("gemma3"), parallel=groups.parallel, max_num_seqs=4)
+        loader = WeightLoader(open_weights(checkpoint("gemma3")), torch.float32, CPU, lambda _: None)
+        decoder = Decoder.load(config, loader, groups=groups)
+        size = agreed_pool_size(wanted, shard.held, torch.float32, CPU, groups.world)
+        compiler = None if groups.world.size == 1 else "one that there is not"  # which raises, where it is asked for
+        parts = DeviceParts(varlen_attention, Recorder(), compiler)
+        model = cuda_model(wanted, config, decoder, size, 0, parts, shard)
+        assert model.is_recorded(rows_of(STEPS[2])) == (groups.world.size == 1)
+        return torch.cat([model.logits(model.compute(rows_of(step)).hidden) for step in STEPS])
+
+    expected = logits(Groups())
+    for found in run_ranks(logits, TP2):
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_linears_that_ranks_share_are_changed_where_they_multiply(checkpoint):
+    def load(groups: Groups) -> Decoder:
+        loader = WeightLoader(open_weights(checkpoint("llama")), torch.float32, CPU, lambda _: None)
+        config = ModelConfig.read(checkpoint("llama"))
+        return Decoder.load(config, loader, LinearChange(fp8=False, fixed_rows=True), groups)
+
+    for decoder in run_ranks(load, TP2):
+        for layer in decoder.layers:
+            for linear in (layer.attention.output, layer.mlp.down):
+                assert isinstance(linear, RowParallelLinear)
+                assert isinstance(linear.linear, FixedRowsLinear)
+            assert isinstance(layer.attention.qkv, FixedRowsLinear)
+        assert isinstance(decoder.head.linear, FixedRowsLinear)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
