@@ -229,8 +229,10 @@ def what_is_served(service: Service) -> str:
     """In one line, for the log: the model's directory, and what the engine made of it."""
     facts = service.services.facts()
     tokens = facts.num_blocks * facts.block_size
+    engines = service.settings.data_parallel_size
+    by = f" by {engines} engines, each" if engines > 1 else ""
     return (
-        f"serving {service.directory} on {facts.device} in {facts.dtype}: a context of {facts.max_model_len} tokens, "
+        f"serving {service.directory} on {facts.device} in {facts.dtype}{by}: a context of {facts.max_model_len} tokens, "
         f"{facts.weights_bytes / 2**20:.0f} MiB of weights, a KV cache of {tokens} tokens "
         f"({facts.kv_cache_bytes / 2**20:.0f} MiB)"
     )

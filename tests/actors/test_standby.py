@@ -129,15 +129,15 @@ async def test_an_engine_starts_while_the_standby_is_still_importing(spec):
     assert trio.current_time() < stopping + 1, "it leaves also while it imports"
 
 
-async def test_a_house_goes_on_with_its_standby_and_makes_another(tmp_path):
+async def test_a_house_goes_on_with_its_standby_whichever_engine_dies_and_makes_another(tmp_path):
     make_checkpoint(tmp_path)
-    async with open_house(house_spec(tmp_path, wants_standby=True)) as watched:
+    async with open_house(house_spec(tmp_path, num_engines=2, wants_standby=True)) as watched:
         with trio.fail_after(60):
-            await watched.until_ready("engine-0", "output-0", "standby-0")
+            await watched.until_ready("engine-0", "engine-1", "output-0", "standby-0")
             standing_by = watched.state("standby-0").pid
             assert not watched.state("standby-0").is_needed
-            await watched.kill("engine-0")
-            assert watched.state("engine-0").pid == standing_by
+            await watched.kill("engine-1")
+            assert watched.state("engine-1").pid == standing_by
             await watched.until(lambda: watched.state("standby-0").phase == "load")
             assert watched.state("standby-0").pid != standing_by
     assert children(os.getpid()) == {}

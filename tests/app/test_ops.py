@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from actors.handles import ActorState
 from app.engine import Readiness
 from app.incidents import Incidents
-from app.late_actors import describe
+from app.late_actors import describe, late_engines, what_is_late
 from protocol.engine_stats import EngineStats
-from protocol.ids import Epoch
+from protocol.ids import EngineIndex, Epoch
 from tests.helpers.app_under_test import AppUnderTest, make_app
 
 
@@ -149,6 +149,28 @@ async def test_ready_tells_how_each_actor_is_and_nothing_that_is_not_everybody_s
     engine = {"name": "engine-0", "ready": True, "phase": "step", "heartbeat_age": 0.2, "restarts": 2}
 
     assert told == {"ready": True, "actors": [engine]}
+
+
+async def test_engines_that_do_not_serve_are_named_though_others_do() -> None:
+    under_test = make_app()
+    assert (await under_test.get("/health")).text == ""
+    under_test.engine.readiness = Readiness(True, late="engine-1: load (40%)")
+    assert (await under_test.get("/ready")).json == {"ready": True, "late": "engine-1: load (40%)", "actors": []}
+    health = await under_test.get("/health")
+    assert (health.status_code, health.text) == (200, "engine-1: load (40%)")
+
+
+def test_one_engine_that_serves_is_enough_but_others_are_not_done_without() -> None:
+    one, other = an_actor("engine-0", engine_index=EngineIndex(0)), an_actor("engine-1", engine_index=EngineIndex(1))
+    late = attrs.evolve(other, ready=False, phase="load", progress=0.4)
+    output = an_actor("output-0", ready=False, phase="down")
+
+    assert what_is_late([one, late]) is None
+    assert late_engines([one, late]) == "engine-1: load (40%)"
+    assert what_is_late([one, late, output]) == "output-0: down"
+    assert what_is_late([attrs.evolve(one, heartbeat_age=6.0), late]) == (
+        "engine-0 has not been heard of for 6 s; engine-1: load (40%)"
+    )
 
 
 async def test_metrics_tell_of_each_actor_and_of_what_went_wrong() -> None:

@@ -43,6 +43,14 @@ def test_flags_have_vllm_s_names(monkeypatch):
     assert engine.load_format is LoadFormat.DUMMY
 
 
+@pytest.mark.parametrize("flag", ["-dp", "--data-parallel-size"])
+def test_each_engine_has_a_batch_of_its_own(monkeypatch, flag):
+    _, settings = parsed(monkeypatch, flag, "3", "--max-num-seqs", "10", "--max-num-queued-reqs", "5")
+
+    assert settings.house(Path("/m")).num_engines == 3
+    assert settings.max_live_requests == 35
+
+
 def test_the_scheduler_s_flags_have_both_senses(monkeypatch):
     _, settings = parsed(monkeypatch, "--no-enable-prefix-caching", "--async-scheduling")
     engine = settings.house(Path("/m")).engine
@@ -95,6 +103,8 @@ def test_a_file_gives_what_neither_flag_nor_environment_says(monkeypatch, tmp_pa
         ({"api_key": ("",)}, "--api-key is empty"),
         ({"port": 65536}, "--port must be from 0 to 65535, not 65536"),
         ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1, not 0"),
+        ({"data_parallel_size": 0}, "--data-parallel-size must be from 1 to 64, not 0"),
+        ({"data_parallel_size": 65}, "--data-parallel-size must be from 1 to 64, not 65"),
         ({"shutdown_timeout": -1}, "--shutdown-timeout must not be negative"),
         ({"shutdown_timeout": math.nan}, "--shutdown-timeout must not be negative, and is nan"),
         ({"send_timeout": math.nan}, "--send-timeout must not be negative, and is nan"),
