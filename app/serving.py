@@ -233,8 +233,8 @@ def what_is_served(service: Service) -> str:
     by = f" by {engines} engines, each" if engines > 1 else ""
     return (
         f"serving {service.directory} on {facts.device} in {facts.dtype}{by}: a context of "
-        f"{facts.max_model_len} tokens, {facts.weights_bytes / 2**20:.0f} MiB of weights, a KV cache of {tokens} tokens "
-        f"({facts.kv_cache_bytes / 2**20:.0f} MiB)"
+        f"{facts.max_model_len} tokens, {facts.weights_bytes / 2**20:.0f} MiB of weights, a KV cache of {tokens} "
+        f"tokens ({facts.kv_cache_bytes / 2**20:.0f} MiB)"
     )
 
 
