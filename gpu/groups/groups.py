@@ -19,6 +19,9 @@ class Groups:
     expert: Group = attrs.field(factory=Solo)
     """Those that the experts are spread over: the same ranks as `tensor`, or this one alone."""
     world: Group = attrs.field(factory=Solo)
+    control: Group = attrs.field(factory=Solo)
+    """The same ranks, for what the first tells the others, as tensors on the CPU. There is no limit to waiting here:
+    the next request comes whenever it does. That a rank has died is noticed as in the other groups."""
     parallel: ParallelSpec = attrs.field(factory=ParallelSpec)
 
     @property

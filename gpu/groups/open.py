@@ -2,14 +2,14 @@
 
 With CUDA, tensors go through NCCL and those on CPUs through gloo, under the same group; without it through memory that
 the ranks of one host share, or gloo where there is none. torch keeps what it opens in variables of its modules; all of
-it is ended with the context.
+it is ended with the context. No two GPUs were at hand: of what is said here of NCCL nothing has been run.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
@@ -33,6 +33,8 @@ from protocol.parallel import ParallelSpec
 SPIN_MICROSECONDS = 100.0
 """How long a rank waits awake for another, about as long as it takes to fall asleep and wake. Meanwhile it gives its
 core to whoever wants it, so that this serves more ranks than cores too."""
+
+NO_LIMIT_SECONDS = 10 * 365 * 86400.0
 
 
 @contextmanager
@@ -102,6 +104,7 @@ class _Opening:
         """All of this rank's."""
         world = dist.group.WORLD
         assert world is not None, "it has just been made"
+        control = dist.new_group(timeout=timedelta(seconds=NO_LIMIT_SECONDS), backend="gloo")
         mesh = self.mesh(parallel, device)
         back = self.mesh(parallel, device) if parallel.pipeline > 1 else mesh
         tensor = self.group("tensor", mesh.get_group("tensor"), mesh.get_group("tensor"))
@@ -110,6 +113,7 @@ class _Opening:
             pipeline=self.group("pipeline", mesh.get_group("pipeline"), back.get_group("pipeline")),
             expert=tensor if parallel.experts else Solo(),
             world=self.group("world", world, world),
+            control=self.group("control", control, control, NO_LIMIT_SECONDS),
             parallel=parallel,
         )
 
@@ -123,7 +127,9 @@ class _Opening:
         ]
         return DeviceMesh.from_group(sides, device.type, ranks, mesh_dim_names=("pipeline", "tensor"))
 
-    def group(self, name: str, there: dist.ProcessGroup, back: dist.ProcessGroup) -> Group:
+    def group(
+        self, name: str, there: dist.ProcessGroup, back: dist.ProcessGroup, seconds: float | None = None
+    ) -> Group:
         """The best way between these ranks."""
         ranks = dist.get_process_group_ranks(there)
         if len(ranks) == 1:
@@ -134,14 +140,11 @@ class _Opening:
         store = dist.PrefixStore(f"{name} {ranks}", self.store)
         memory = share_memory(store, group.index, group.size, self.calls.bytes(group.size))
         self.stack.callback(memory.close)
-        address = self._open_shared(memory.address, group.index, ranks)
+        pidfds = (ctypes.c_int * len(ranks))(*(self.presence.pidfd(rank) for rank in ranks))
+        limit = self.seconds if seconds is None else seconds
+        address = self.calls.open(memory.address, group.index, len(ranks), pidfds, limit, SPIN_MICROSECONDS)
         self.stack.callback(self.calls.close, address)
         return SharedGroup(self.calls, address, group.index, ranks, group)
-
-    def _open_shared(self, memory: int, index: int, ranks: Sequence[int]) -> int:
-        assert self.calls is not None
-        pidfds = (ctypes.c_int * len(ranks))(*(self.presence.pidfd(rank) for rank in ranks))
-        return self.calls.open(memory, index, len(ranks), pidfds, self.seconds, SPIN_MICROSECONDS)
 
 
 def _backend(device: torch.device) -> str:

@@ -29,7 +29,7 @@ class Task(msgspec.Struct, frozen=True):
     """What one rank is told to do."""
 
     do: str
-    """open, call, sum_on, wait_late, send_many, differ or close."""
+    """open, call, sum_on, wait_late, idle, send_many, differ or close."""
     tensor: int = 1
     pipeline: int = 1
     rank: int = 0
@@ -180,7 +180,12 @@ def main() -> None:
 
     def do(task: Task) -> Any:
         nonlocal groups
-        group = {"world": groups.world, "tensor": groups.tensor, "pipeline": groups.pipeline}[task.group]
+        group = {
+            "world": groups.world,
+            "tensor": groups.tensor,
+            "pipeline": groups.pipeline,
+            "control": groups.control,
+        }[task.group]
         match task.do:
             case "open":
                 parallel = ParallelSpec(task.tensor, task.pipeline)
@@ -213,6 +218,10 @@ def main() -> None:
                     assert all(torch.equal(group.receive(torch.empty(4096), 0), one) for one in numbers)
                     group.all_reduce(torch.ones(1))
                 return None
+            case "idle":  # the first rank has nothing to tell for longer than a call may take
+                if group.index == 0:
+                    threading.Event().wait(2 * task.seconds)
+                return group.broadcast(torch.full((3,), group.index)).tolist()
             case "differ":
                 return group.all_reduce(torch.ones(1 + group.index)).tolist()
             case "close":

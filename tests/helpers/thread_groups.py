@@ -124,6 +124,7 @@ class Meetings:
         self._parallel = parallel
         tensor, stages = range(parallel.tensor), range(parallel.pipeline)
         self._world = Meeting(list(range(parallel.world)), seconds)
+        self._control = Meeting(list(range(parallel.world)), seconds)
         self._tensor = [Meeting([stage * len(tensor) + index for index in tensor], seconds) for stage in stages]
         self._pipeline = [Meeting([stage * len(tensor) + index for stage in stages], seconds) for index in tensor]
 
@@ -136,11 +137,12 @@ class Meetings:
             pipeline=_group(self._pipeline[index], stage),
             expert=tensor if self._parallel.experts else Solo(),
             world=_group(self._world, rank),
+            control=_group(self._control, rank),
             parallel=self._parallel,
         )
 
     def leave(self) -> None:
-        for meeting in (self._world, *self._tensor, *self._pipeline):
+        for meeting in (self._world, self._control, *self._tensor, *self._pipeline):
             meeting.leave()
 
 

@@ -94,7 +94,7 @@ def test_calls_may_follow_each_other_in_any_order(in_ranks, implementation, call
 @pytest.mark.parametrize("kind", ["gloo", "shared"])
 def test_stages_of_several_ranks_have_groups_along_both_sides(pool, kind):
     ranks = opened(pool, kind, 2, 2)
-    for group in ("tensor", "pipeline", "world"):
+    for group in ("tensor", "pipeline", "world", "control"):
         made = told(ranks, Task("call", group=group, calls=EVERY_CALL[::3]))
         assert [answer.text for answer in made] == [""] * 4
     told(ranks, Task("close"))
@@ -120,6 +120,14 @@ def test_who_waits_for_long_sleeps(pool):
     waited = told(ranks, Task("wait_late"))
     told(ranks, Task("close"))
     assert max(answer.what for answer in waited[1:]) < 0.1
+
+
+@pytest.mark.parametrize("kind", ["gloo", "shared"])
+def test_the_first_rank_s_word_is_waited_for_without_limit(pool, kind):
+    ranks = opened(pool, kind, 2, seconds=0.4)
+    made = told(ranks, Task("idle", group="control", seconds=0.4))
+    told(ranks, Task("close"))
+    assert [answer.what for answer in made] == [[0, 0, 0]] * 2
 
 
 def test_ranks_that_call_for_different_things_are_told_so(pool):
