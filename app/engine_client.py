@@ -32,10 +32,10 @@ from app.deadline import GRACE_SECONDS, Deadline
 from app.dispatch import Dispatch
 from app.engine import EngineReading, LorasInUse, Prompt, Readiness
 from app.engine_calls import EngineCalls
-from app.engine_operations import EngineOperations
+from app.engine_operations import EngineOperations, empties_caches
 from app.engines import Engines
 from app.incidents import Incidents
-from app.journal import Entry
+from app.journal import Entry, loras_in_use
 from app.late_actors import late_engines, what_is_late
 from app.late_requests import LateRequests
 from app.mailbox import ActorGeneration
@@ -54,10 +54,7 @@ from protocol.messages import (
 from protocol.operations import (
     EngineState,
     GetState,
-    Pause,
-    ResetPrefixCache,
     RunState,
-    Sleep,
     UtilityOperation,
     UtilityResult,
 )
@@ -149,12 +146,7 @@ class ActorEngineClient:
 
     @property
     def loras_in_use(self) -> LorasInUse:
-        running: set[str] = set()
-        waiting: set[str] = set()
-        for entry in self._live.values():
-            if entry.prompt.lora is not None:
-                (running if entry.token_ids else waiting).add(entry.prompt.lora.name)
-        return LorasInUse(tuple(sorted(running)), tuple(sorted(waiting)))
+        return loras_in_use(self._live.values())
 
     def live(self) -> list[Entry]:
         """The journal: what is kept of each request that has not ended."""
@@ -204,9 +196,8 @@ class ActorEngineClient:
         try:
             return await self._operations.operate(operation, self.actors())
         finally:
-            match operation:
-                case ResetPrefixCache() | Pause(clear_cache=True) | Sleep(level=1 | 2):
-                    self._router.forget()
+            if empties_caches(operation):
+                self._router.forget()
 
     async def engine_state(self, index: EngineIndex) -> EngineState:
         """What the engine says of itself. Raises UnavailableError, and as `operate` does."""

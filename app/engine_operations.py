@@ -17,7 +17,7 @@ from app.engines import Engines
 from protocol.errors import ConflictError, TrillmError, UnavailableError
 from protocol.ids import EngineIndex, Epoch
 from protocol.messages import UtilityRequest
-from protocol.operations import StopProfile, UtilityOperation, UtilityResult
+from protocol.operations import Pause, ResetPrefixCache, Sleep, StopProfile, UtilityOperation, UtilityResult
 
 Send = Callable[[EngineIndex, UtilityRequest], bool]
 
@@ -74,3 +74,12 @@ class EngineOperations:
 def is_no_loss(operation: UtilityOperation, failure: TrillmError) -> bool:
     """An engine that was started anew has lost its profile; the others have theirs."""
     return isinstance(operation, StopProfile) and isinstance(failure, ConflictError)
+
+
+def empties_caches(operation: UtilityOperation) -> bool:
+    """Whether engines may afterwards find nothing of what they computed before."""
+    match operation:
+        case ResetPrefixCache() | Pause(clear_cache=True) | Sleep(level=1 | 2):
+            return True
+        case _:
+            return False

@@ -7,11 +7,12 @@ So the same request, handed to a new engine with the tokens that have been told 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import attrs
 
 from app.deadline import Deadline
-from app.engine import Prompt
+from app.engine import LorasInUse, Prompt
 from app.mailbox import ActorGeneration
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
 from protocol.messages import EngineCoreRequest, RequestOutput
@@ -91,3 +92,13 @@ class Entry:
     @property
     def is_on_trial(self) -> bool:
         return self.deaths >= TRIAL_DEATHS
+
+
+def loras_in_use(entries: Iterable[Entry]) -> LorasInUse:
+    """By the live requests."""
+    running: set[str] = set()
+    waiting: set[str] = set()
+    for entry in entries:
+        if entry.prompt.lora is not None:
+            (running if entry.token_ids else waiting).add(entry.prompt.lora.name)
+    return LorasInUse(tuple(sorted(running)), tuple(sorted(waiting)))

@@ -21,7 +21,7 @@ from protocol.ids import EngineIndex
 MOST_CREDIT = 2048
 """Tokens. As much as 16 sequences weigh that are being generated (app/journal.py)."""
 MOST_BLOCKS = 65_536
-"""Blocks that are remembered of an engine, if it has as many: some 6 MiB."""
+"""Blocks that are remembered of an engine, if it has as many: some 8 MiB."""
 MOST_PREFIX_BLOCKS = 4096
 """Blocks of one prompt that are looked for: what comes after them changes no decision, and takes time."""
 
