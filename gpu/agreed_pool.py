@@ -15,16 +15,16 @@ from protocol.spec import EngineSpec
 
 
 def agreed_pool_size(
-    spec: EngineSpec, held: ModelShape, dtype: torch.dtype, device: torch.device, world: Group
+    spec: EngineSpec, held: ModelShape, dtype: torch.dtype, device: torch.device, ranks: Group
 ) -> KvPoolSize:
-    """As `kv_pool_size`, of what this rank holds; all ranks of the world call it once their weights are loaded. Its
-    bytes are this rank's own. Raises CheckpointError as that does."""
+    """As `kv_pool_size`, of what this rank holds; all `ranks` call it once their weights are loaded, which may take some
+    longer than others. Its bytes are this rank's own. Raises CheckpointError as that does."""
     free, default = free_bytes(device, spec.num_engines)
     if device.type == "cpu":  # which the ranks of a host share; a GPU each has for itself
-        free, default = free // world.size, default // world.size
+        free, default = free // ranks.size, default // ranks.size
     size = kv_pool_size(spec, held, dtype, free, default)
-    if world.size == 1:
+    if ranks.size == 1:
         return size
-    counts = world.all_gather(torch.tensor([size.num_blocks], device=device))
+    counts = ranks.all_gather(torch.tensor([size.num_blocks]))
     least = msgspec.structs.replace(spec, num_gpu_blocks_override=int(counts.min()))
     return kv_pool_size(least, held, dtype, free, default)

@@ -85,7 +85,7 @@ def load_model(
     decoder = Decoder.load(config, loader, change, groups)
     weights_bytes = loader.num_bytes - (0 if change is None else change.saved_bytes)
     kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
-    size = agreed_pool_size(spec, shard.held, kept_in, device, groups.world)
+    size = agreed_pool_size(spec, shard.held, kept_in, device, groups.control)
     if device.type == "cuda":
         from gpu.cuda_model import cuda_model, cuda_parts  # imports what a CPU does not need
 

@@ -108,7 +108,7 @@ def test_on_a_device_ranks_have_its_attention_and_neither_graphs_nor_what_is_com
         wanted = spec(checkpoint("gemma3"), parallel=groups.parallel, max_num_seqs=4)
         loader = WeightLoader(open_weights(checkpoint("gemma3")), torch.float32, CPU, lambda _: None)
         decoder = Decoder.load(config, loader, groups=groups)
-        size = agreed_pool_size(wanted, shard.held, torch.float32, CPU, groups.world)
+        size = agreed_pool_size(wanted, shard.held, torch.float32, CPU, groups.control)
         compiler = None if groups.world.size == 1 else "one that there is not"  # which raises, where it is asked for
         parts = DeviceParts(varlen_attention, Recorder(), compiler)
         model = cuda_model(wanted, config, decoder, size, 0, parts, shard)
