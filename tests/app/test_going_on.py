@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from app.engine import Prompt
 from app.journal import MAX_DEATHS
 from protocol.errors import EngineDeadError
+from protocol.ids import EngineIndex
 from protocol.messages import EngineCoreRequest, FinishReason
 from protocol.pooling import Pooling, PoolingParams
 from protocol.sampling import GrammarKind, GrammarSource, SamplingParams
@@ -54,17 +56,34 @@ async def kill_and_restart(house: Any, nursery: trio.Nursery, victim: str) -> No
     with trio.CancelScope(shield=True):  # whoever is killed is started again, also when the answers have ended by then
         house.kill(victim)
         await wait_all_tasks_blocked()
-        nursery.start_soon(house.run_engine if victim == "engine-0" else house.run_output)
+        if victim == "output-0":
+            nursery.start_soon(house.run_output)
+        else:
+            nursery.start_soon(house.run_engine, EngineIndex(int(victim.removeprefix("engine-"))))
         while not house.is_running(victim):
             await tick(1)
 
 
+def deaths_of(*actors: str) -> st.SearchStrategy[list[tuple[int, str]]]:
+    return st.lists(st.tuples(st.integers(0, 120), st.sampled_from(actors)), min_size=1, max_size=4)
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    deaths=st.lists(st.tuples(st.integers(0, 120), st.sampled_from(["engine-0", "output-0"])), min_size=1, max_size=4)
-)
+@given(deaths=deaths_of("engine-0", "output-0"))
 async def test_every_kind_of_request_goes_on_after_deaths_at_any_moment(checkpoint, autojump_clock, deaths):
-    async with open_client(checkpoint) as (client, house, nursery):
+    await check_that_all_goes_on(checkpoint, deaths, num_engines=1)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(deaths=deaths_of("engine-0", "engine-1", "output-0"))
+async def test_every_kind_of_request_goes_on_when_one_of_several_engines_dies(checkpoint, autojump_clock, deaths):
+    await check_that_all_goes_on(checkpoint, deaths, num_engines=2)
+
+
+async def check_that_all_goes_on(checkpoint: Path, deaths: list[tuple[int, str]], num_engines: int) -> None:
+    async with open_client(checkpoint, num_engines=num_engines) as (client, house, nursery):
+        while len(client.readings()) < num_engines:
+            await tick(1)
         expected = await collect(client, *PROMPTS)
 
         async def kill() -> None:
@@ -81,8 +100,9 @@ async def test_every_kind_of_request_goes_on_after_deaths_at_any_moment(checkpoi
 
         await trio.sleep(5)
         assert client.num_requests == 0
-        state = await client.engine_state(0)
-        assert (state.request_ids, state.stats.kv_blocks_used) == ([], 0)
+        for index in range(num_engines):
+            state = await client.engine_state(EngineIndex(index))
+            assert (state.request_ids, state.stats.kv_blocks_used) == ([], 0)
 
 
 async def test_nothing_that_was_told_is_computed_or_told_again(checkpoint, autojump_clock):
