@@ -17,8 +17,8 @@ from protocol.spec import EngineSpec
 def agreed_pool_size(
     spec: EngineSpec, held: ModelShape, dtype: torch.dtype, device: torch.device, ranks: Group
 ) -> KvPoolSize:
-    """As `kv_pool_size`, of what this rank holds; all `ranks` call it once their weights are loaded, which may take some
-    longer than others. Its bytes are this rank's own. Raises CheckpointError as that does."""
+    """As `kv_pool_size`, of what this rank holds; all `ranks` call it once their weights are loaded, for which some may
+    take longer than others. Its bytes are this rank's own. Raises CheckpointError as that does."""
     free, default = free_bytes(device, spec.num_engines)
     if device.type == "cpu":  # which the ranks of a host share; a GPU each has for itself
         free, default = free // ranks.size, default // ranks.size
