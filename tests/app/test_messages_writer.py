@@ -23,7 +23,7 @@ from app.head import Head
 from app.messages_writer import MessagesWriter
 from app.parts import CallPiece, Content, Part, Reasoning
 from app.schemas.messages import MessagesAnswer
-from protocol.ids import RequestId
+from protocol.ids import FIRST_ENGINE, EngineIndex, RequestId
 from protocol.messages import FinishReason, RequestOutput
 from protocol.sampling import SamplingParams
 from tests.helpers.app_under_test import make_app
@@ -49,6 +49,9 @@ class Script:
     @property
     def finished(self) -> bool:
         return self.done == len(self.steps)
+
+    def engine(self, index: int) -> EngineIndex:
+        return FIRST_ENGINE
 
     async def receive(self) -> list[tuple[int, RequestOutput]]:
         await trio.lowlevel.checkpoint()
