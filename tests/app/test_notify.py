@@ -165,6 +165,12 @@ def test_a_manager_that_does_not_read_holds_nobody_up(manager, caplog):
     assert len(caplog.records) == 1
 
 
+def test_the_status_names_an_engine_that_does_not_serve_though_others_do(engine):
+    engine.readiness = Readiness(True, late="engine-1: load (40%)")
+
+    assert status_line(engine) == "ready, but engine-1: load (40%); 0 running, 0 waiting"
+
+
 def test_a_reason_with_line_breaks_sets_no_other_variable(manager, engine):
     engine.readiness = Readiness(False, "it said\nMAINPID=1\nand left")
     with open_notifier(environment(manager)) as notifier:
