@@ -13,6 +13,7 @@ import math
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from typing import assert_never, final
 
 import trio
@@ -20,9 +21,10 @@ import trio
 from actors.frames import FrameReader, FrameWriter
 from actors.parent_death import die_with_parent
 from actors.process_title import rename_argument
+from actors.stacks import write_stacks_when_asked
 from actors.standing_by import stand_by
 from protocol.codec import FROM_CHILD, TO_CHILD
-from protocol.errors import TrillmError
+from protocol.errors import RankLostError, TrillmError
 from protocol.messages import VERSION
 from protocol.spec import (
     ActorSpec,
@@ -36,6 +38,8 @@ from protocol.spec import (
     Heartbeat,
     OutputFacts,
     OutputSpec,
+    RankFacts,
+    RankSpec,
     Ready,
     StandbySpec,
     Start,
@@ -66,19 +70,21 @@ def take_pipes() -> tuple[int, int]:
 class Pulse:
     """What the heartbeat tells: an actor's main writes it, the heartbeat task reads it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
+        """Whoever writes to it from another thread needs a clock that goes there too."""
         self.step = 0
         self.progress = 0.0
+        self._clock = clock
         self._phase = "start"
-        self._since = trio.current_time()
+        self._since = clock()
 
     def enter(self, phase: str) -> None:
         if phase != self._phase:
             self._phase = phase
-            self._since = trio.current_time()
+            self._since = self._clock()
 
     def beat(self) -> Heartbeat:
-        return Heartbeat(self.step, self._phase, trio.current_time() - self._since, self.progress)
+        return Heartbeat(self.step, self._phase, self._clock() - self._since, self.progress)
 
 
 @final
@@ -94,7 +100,7 @@ class Control:
         self._offer, self.weights = trio.open_memory_channel[Weights](math.inf)
         """What an engine is told of the weights actor: as often as that one is started."""
 
-    async def ready(self, facts: EngineFacts | OutputFacts | GrammarFacts | WeightsFacts) -> None:
+    async def ready(self, facts: EngineFacts | RankFacts | OutputFacts | GrammarFacts | WeightsFacts) -> None:
         gc.freeze()  # all that was loaded stays: the collector need not look at it again
         gc.enable()
         await self._writer.send(Ready(facts))
@@ -102,8 +108,8 @@ class Control:
     async def send(self, message: FromChild) -> None:
         await self._writer.send(message)
 
-    async def fault(self, message: str) -> None:
-        await self._writer.send(Fault(message))
+    async def fault(self, message: str, lost_rank: int | None = None) -> None:
+        await self._writer.send(Fault(message, lost_rank))
 
     async def beat_forever(self) -> None:
         while True:
@@ -151,7 +157,7 @@ async def run(control_in: int, control_out: int) -> int:
     except* TrillmError as group:
         status = 1
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
-            await control.fault("; ".join(error_texts(group)))
+            await control.fault("; ".join(error_texts(group)), lost_rank(group))
     except* trio.BrokenResourceError:
         status = 1  # the parent closed the control pipe: nobody is left to tell
     except* Exception as group:
@@ -164,15 +170,23 @@ async def run(control_in: int, control_out: int) -> int:
 
 def error_texts(group: BaseExceptionGroup[BaseException]) -> list[str]:
     """One text for each leaf of an exception group."""
-    texts: list[str] = []
+    return [
+        error.message if isinstance(error, TrillmError) else f"{type(error).__name__}: {error}"
+        for error in leaves(group)
+    ]
+
+
+def lost_rank(group: BaseExceptionGroup[BaseException]) -> int | None:
+    """Which rank of this engine is to blame, if one is."""
+    return next((error.rank for error in leaves(group) if isinstance(error, RankLostError)), None)
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
-            texts += error_texts(error)
-        elif isinstance(error, TrillmError):
-            texts.append(error.message)
+            yield from leaves(error)
         else:
-            texts.append(f"{type(error).__name__}: {error}")
-    return texts
+            yield error
 
 
 async def leave_on_stop(control: Control, scope: trio.CancelScope) -> None:
@@ -203,6 +217,10 @@ async def run_actor(spec: ActorSpec, control: Control) -> None:
             from actors.engine.main import run_engine_process
 
             await run_engine_process(spec, control)
+        case RankSpec():
+            from actors.rank.main import run_rank_process
+
+            await run_rank_process(spec, control)
         case OutputSpec():
             from actors.output.main import run_output_process
 
@@ -238,6 +256,7 @@ def main() -> None:
     die_with_parent(parent_pid)
     control_in, control_out = take_pipes()
     log_as(name)
+    write_stacks_when_asked()
     status = trio.run(run, control_in, control_out)
     sys.stderr.flush()
     # Without interpreter teardown: a compute thread that is still in a kernel must not hold up our leaving.

@@ -41,8 +41,10 @@ class HouseSpec:
 
     @property
     def has_standby(self) -> bool:
-        """What takes long is to import torch, which engines without weights do not."""
-        return self.wants_standby and self.engine.load_format is not LoadFormat.DUMMY
+        """What takes long is to import torch, which engines without weights do not. Not for an engine with ranks: the
+        others would have to import it all the same."""
+        is_slow = self.engine.load_format is not LoadFormat.DUMMY
+        return self.wants_standby and is_slow and self.engine.parallel.world == 1
 
     @property
     def shares_weights(self) -> bool:

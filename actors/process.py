@@ -18,6 +18,7 @@ import trio
 
 from actors.frames import FrameReader, FrameWriter
 from actors.oom_kills import count_oom_kills
+from actors.stacks import STACK_SIGNAL
 from protocol.codec import FROM_CHILD, TO_CHILD
 from protocol.messages import VERSION
 from protocol.spec import ActorSpec, FromChild, Start, Stop, ToChild
@@ -99,6 +100,20 @@ class ChildProcess:
         if code is None or self._ended_by_us or -code not in FROM_OUTSIDE:
             return False
         return -code != signal.SIGKILL or (self._oom_kills is not None and count_oom_kills() == self._oom_kills)
+
+    @property
+    def ended_by_us(self) -> bool:
+        return self._ended_by_us
+
+    def is_alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def ask_for_stacks(self) -> bool:
+        """Have it write the Python stacks of its threads to stderr; False if it is stopped or gone."""
+        if not self.is_running():
+            return False
+        self._popen.send_signal(STACK_SIGNAL)
+        return True
 
     def is_running(self) -> bool:
         """Not ended, and not stopped by a signal."""

@@ -30,6 +30,11 @@ class Record:
         self.heartbeat = Heartbeat(0, "down", 0.0)
         self.heard_at = trio.current_time()
         self.fault: str | None = None
+        self.lost_rank: int | None = None
+        """Of its engine, which it says it has waited for in vain."""
+        self.has_hung = False
+        self.was_killed = False
+        """By us."""
         self.last_end: str | None = None
         self.ended_from_outside = False
         self.restarts = -1
@@ -40,9 +45,12 @@ class Record:
         self.epoch, self.process = epoch, process
         self.heartbeat, self.heard_at = Heartbeat(0, "start", 0.0), trio.current_time()
         self.silent_ticks = self.stuck_ticks = 0
+        self.lost_rank, self.has_hung = None, False
+        self.ended_from_outside = self.was_killed = False
 
     def end(self, process: ChildProcess) -> None:
         self.last_end, self.ended_from_outside = process.describe_end(), process.ended_from_outside()
+        self.was_killed = process.ended_by_us
 
     def beat(self, heartbeat: Heartbeat) -> None:
         moved = heartbeat.step != self.heartbeat.step or heartbeat.phase != "step"

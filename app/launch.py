@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from app.checkpoints.inspect import Description, describe
+from app.checkpoints.parallel_sizes import check_sizes
 from app.checkpoints.resolve import Checkpoint
 from app.checkpoints.weights import check_weights
 from app.engine_client import ActorEngineClient
@@ -75,9 +76,11 @@ def engine_client(settings: Settings) -> ActorEngineClient:
 
 
 def checked(settings: Settings, checkpoint: Checkpoint) -> Description:
-    """What the model is. Raises CheckpointError for one that no engine could load."""
+    """What the model is. Raises CheckpointError for one that no engine could load, StartError for one that cannot be
+    cut as is asked for."""
     description = describe(checkpoint.directory)
     if settings.load_format != "dummy":
+        check_sizes(checkpoint.directory, settings.parallel)
         check_weights(checkpoint.directory)
     if checkpoint.draft is not None:
         check_draft(settings, description, checkpoint.draft)

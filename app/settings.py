@@ -31,6 +31,7 @@ from app.tools.allow_list import AllowedServers
 from app.unix_socket import check_socket_path
 from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
+from protocol.parallel import ParallelSpec
 from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat, SpeculativeSpec
 
 SERVER = Group("Server", sort_key=1)
@@ -42,6 +43,8 @@ JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())
 NO_ACCESS_LOG = Parameter(group=SERVER, name=("--disable-access-log", "--disable-uvicorn-access-log"), negative=())
 
 MAX_ENGINES = 64
+MAX_RANKS = 64
+"""Of all engines together."""
 MAX_LORA_RANK = 512
 MAX_ROLE_LENGTH = 64
 
@@ -218,6 +221,13 @@ class Settings:
     data_parallel_size: Annotated[int, Parameter(group=CACHE, name=("--data-parallel-size", "-dp"))] = 1
     """Engines, each with the whole model (whose weights they share) and a KV cache and a batch of its own. A request
     goes to the one that is done with it soonest."""
+    tensor_parallel_size: Annotated[int, Parameter(group=CACHE, name=("--tensor-parallel-size", "-tp"))] = 1
+    """Processes, each with a GPU where that computes, among which every layer of an engine's model is cut: heads, inner
+    rows, vocabulary."""
+    pipeline_parallel_size: Annotated[int, Parameter(group=CACHE, name=("--pipeline-parallel-size", "-pp"))] = 1
+    """Stages, each with some of the layers. An engine has as many processes as the product of both."""
+    enable_expert_parallel: Annotated[bool, Parameter(group=CACHE, negative=())] = False
+    """Spread a model's experts over the --tensor-parallel-size processes whole, instead of cutting each."""
     threads: Annotated[int | None, Parameter(group=CACHE)] = None
     """Compute threads of each engine on a CPU. Default: its share of the cores, less one for the server if there are
     more than two."""
@@ -270,6 +280,7 @@ class Settings:
             raise BadRequestError(
                 f"--data-parallel-size must be from 1 to {MAX_ENGINES}, not {self.data_parallel_size}"
             )
+        self._check_ranks()
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise BadRequestError(
                 f"--max-cpu-loras must be at least --max-loras ({self.max_loras}), and is {self.max_cpu_loras}"
@@ -299,6 +310,26 @@ class Settings:
         for name in (*seconds, "sse_keep_alive_interval", *numbers):
             if not values[name] >= 0:  # NaN is not, either
                 raise BadRequestError(f"--{name.replace('_', '-')} must not be negative, and is {values[name]}")
+
+    def _check_ranks(self) -> None:
+        flags = {
+            "--tensor-parallel-size": self.tensor_parallel_size,
+            "--pipeline-parallel-size": self.pipeline_parallel_size,
+        }
+        for flag, size in flags.items():
+            if not 1 <= size <= MAX_RANKS:
+                raise BadRequestError(f"{flag} must be from 1 to {MAX_RANKS}, not {size}")
+        processes = self.data_parallel_size * self.parallel.world
+        if self.parallel.world > 1 and processes > MAX_RANKS:
+            raise BadRequestError(
+                "--data-parallel-size, --tensor-parallel-size and --pipeline-parallel-size ask for "
+                f"{processes} processes, and {MAX_RANKS} is the limit"
+            )
+
+    @property
+    def parallel(self) -> ParallelSpec:
+        """How each engine's model lies over ranks."""
+        return ParallelSpec(self.tensor_parallel_size, self.pipeline_parallel_size, self.enable_expert_parallel)
 
     @property
     def cache_directory(self) -> Path:
@@ -397,6 +428,7 @@ class Settings:
             enforce_eager=self.enforce_eager,
             batch_invariant=self.batch_invariant,
             threads=self.threads,
+            parallel=self.parallel,
             max_logprobs=self.max_logprobs,
             dummy_step_seconds=self.dummy_step_seconds,
             cache_directory=str(self.cache_directory),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from gpu.moved_weights import MovedWeights
 from gpu.pooling import pool_rows
 from gpu.profiler import Profiler
 from gpu.prompt_logprobs import prompt_logprobs
+from gpu.ranks.lead import Load, open_lead
+from gpu.ranks.lead_model import LeadModel
 from gpu.resident_loras import ResidentLoras
 from gpu.runner import Report
 from gpu.sampled_step import SampledStep
@@ -53,10 +56,12 @@ class TorchRunner:
         reload: Reload | None = None,
         max_loras: int = 0,
         max_lora_rank: int = 1,
+        kept: ExitStack | None = None,
     ) -> None:
         """Without `reload` the weights are kept while it sleeps, however deep. `max_loras` and `max_lora_rank` are what
-        the model was made for."""
+        the model was made for. `kept` is closed after the models."""
         self.facts = facts
+        self._kept = kept or ExitStack()
         self._loras: ResidentLoras[AdapterWeights] = ResidentLoras(max_loras)
         self._lora_modules = model.lora_modules
         self._max_lora_rank = max_lora_rank
@@ -75,10 +80,13 @@ class TorchRunner:
 
     @classmethod
     def load(cls, spec: EngineSpec, report: Report, offer: WeightsOffer | None = None) -> TorchRunner:
-        """Load the checkpoint that `spec` names, or map what is offered of it. Raises CheckpointError if it cannot be
-        served, StartError if the device or the data type is not to be had here."""
+        """Load the checkpoint that `spec` names, or map what is offered of it; over ranks, if it lies so, of which this
+        process leads. Raises CheckpointError if it cannot be served, StartError if the device or the data type is not
+        to be had here, RankLostError if a rank is not there."""
+        kept = ExitStack()
+        load: Load = load_models if spec.parallel.world == 1 else kept.enter_context(open_lead(spec)).load_models
         with torch.inference_mode():
-            model, size, draft_model = load_models(spec, report, offer=offer)
+            model, size, draft_model = load(spec, report, None, offer)
         report(1.0)
         facts = EngineFacts(
             max_model_len=size.max_model_len,
@@ -95,10 +103,10 @@ class TorchRunner:
         draft_blocks = None if draft_model is None else draft_model.num_blocks
 
         def reload() -> tuple[Model, DraftModel | None]:
-            model, _, draft_model = load_models(same, _ignore, draft_blocks, offer)
+            model, _, draft_model = load(same, _ignore, draft_blocks, offer)
             return model, draft_model
 
-        return cls(model, facts, draft_model, reload, spec.max_loras, spec.max_lora_rank)
+        return cls(model, facts, draft_model, reload, spec.max_loras, spec.max_lora_rank, kept)
 
     def step(self, plan: StepPlan) -> StepResult:
         return self.start(plan).result()
@@ -241,7 +249,10 @@ class TorchRunner:
         return self._profiler.stop()
 
     def close(self) -> None:
+        is_lost = isinstance(self._model, LeadModel) and self._model.is_lost
         self._drop_models()
+        if not is_lost:  # else there may be nobody to part from, and the process ends
+            self._kept.close()
         self._slots = {}
         if self._device.type == "cuda":
             torch.cuda.empty_cache()

@@ -109,6 +109,19 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     """How the model lies over ranks; by default this process is the only one."""
     num_engines: int = 1
     """Engines of this machine, which share its processors and its memory."""
+    rendezvous: str = ""
+    """Where the ranks find each other (gpu/groups/rendezvous): another place for each incarnation. Empty where there is
+    one rank only."""
+
+
+class RankSpec(msgspec.Struct, frozen=True, tag="rank"):
+    """Everything that a rank needs to start which follows the engine's own process."""
+
+    epoch: Epoch
+    """That of the engine: they live and die together."""
+    engine: EngineSpec
+    rank: int
+    """Its place in the world, from 1; the engine's process has 0."""
 
 
 class OutputSpec(msgspec.Struct, frozen=True, tag="output"):
@@ -147,7 +160,7 @@ class StandbySpec(msgspec.Struct, frozen=True, tag="standby"):
     epoch: Epoch
 
 
-ActorSpec = EngineSpec | OutputSpec | GrammarSpec | WeightsSpec | StandbySpec
+ActorSpec = EngineSpec | RankSpec | OutputSpec | GrammarSpec | WeightsSpec | StandbySpec
 
 
 class EngineFacts(msgspec.Struct, frozen=True, tag="engine_facts"):
@@ -164,6 +177,10 @@ class EngineFacts(msgspec.Struct, frozen=True, tag="engine_facts"):
     kv_cache_bytes: int
     hidden_size: int = 0
     """Numbers in a hidden state, and so in an embedding."""
+
+
+class RankFacts(msgspec.Struct, frozen=True, tag="rank_facts"):
+    """What a rank learns, the engine tells."""
 
 
 class OutputFacts(msgspec.Struct, frozen=True, tag="output_facts"):
@@ -205,7 +222,7 @@ class StandbyFacts(msgspec.Struct, frozen=True, tag="standby_facts"):
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Sockets are bound, the model is loaded: the actor serves."""
 
-    facts: EngineFacts | OutputFacts | GrammarFacts | WeightsFacts | StandbyFacts
+    facts: EngineFacts | RankFacts | OutputFacts | GrammarFacts | WeightsFacts | StandbyFacts
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -224,6 +241,8 @@ class Fault(msgspec.Struct, frozen=True, tag="fault"):
     """The child cannot start or go on, and is about to leave: why, in one sentence for the operator."""
 
     message: str
+    lost_rank: int | None = None
+    """Which rank of its engine it has waited for in vain, if that is why and is known."""
 
 
 class GrammarChecked(msgspec.Struct, frozen=True, tag="grammar_checked"):
@@ -260,7 +279,8 @@ class CheckGrammar(msgspec.Struct, frozen=True, tag="check_grammar"):
 
 
 class Weights(msgspec.Struct, frozen=True, tag="weights"):
-    """For an engine: the weights actor is ready, again if it has been before; None: it is not to be waited for."""
+    """For an engine and each of its ranks: the weights actor is ready, again if it has been before; None: it is not to
+    be waited for."""
 
     facts: WeightsFacts | None
 

@@ -28,6 +28,7 @@ GPU_USERS = {
     "actors.engine.operations",
     "actors.engine.main",
     "actors.engine.weights_offer",
+    "actors.rank.main",
     "actors.standing_by",
     "actors.weights.main",
 }

@@ -1,0 +1,1 @@
+"""One model computed by several processes: the engine's own, which leads, and those that follow it."""

@@ -1,0 +1,111 @@
+"""The model over ranks as the runner sees it: each call is told to the other ranks, and done here too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import final
+
+import torch
+
+from gpu.lacking_memory import lacking
+from gpu.lora_checkpoint import AdapterWeights, LoraModule
+from gpu.model import Computed
+from gpu.ranks.command_group import CommandGroup
+from gpu.ranks.commands import AddLora, Command, Compute, Drop, Logits, ReleaseKv, RemoveLora, RestoreKv
+from gpu.ranks.rank_model import RankModel
+from protocol.errors import RankLostError
+from protocol.lora import LoraId
+from protocol.step import Row
+
+
+@final
+class LeadModel:
+    """Implements gpu.model.Model. Whatever raises RankLostError: this process has to end, and nobody is told anything
+    any more."""
+
+    def __init__(self, part: RankModel, commands: CommandGroup, shares_vocabulary: bool, weights_bytes: int) -> None:
+        """`part` is this rank's. `weights_bytes` are all ranks'."""
+        model = part.model
+        self.dtype = model.dtype
+        self.device = model.device
+        self.vocab_size = model.vocab_size
+        self.hidden_size = model.hidden_size
+        self.weights_bytes = weights_bytes
+        self.lora_modules: Mapping[str, LoraModule] = model.lora_modules
+        self._part = part
+        self._commands = commands
+        self._shares_vocabulary = shares_vocabulary
+        self.is_lost = False
+        self._is_closed = False
+
+    def compute(self, rows: Sequence[Row], lora_ids: Sequence[LoraId] = ()) -> Computed:
+        bare = [Row(row.slot, row.start, row.token_ids, row.block_table, row.sample) for row in rows]
+        adapters = list(lora_ids) if any(lora_ids) else []
+        with self._told(Compute(bare, adapters)):
+            computed = self._part.compute(bare, adapters)
+        assert computed is not None, "this is the first rank"
+        return computed
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        if not self._shares_vocabulary:
+            return self._part.model.logits(hidden)
+        with self._told(Logits(len(hidden))):
+            return self._part.logits(hidden)
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._part.model.normed(hidden)
+
+    def add_lora(self, lora_id: LoraId, weights: AdapterWeights) -> None:
+        """Raises MemoryError if a rank has no room for it."""
+        modules = [(name, one.a.shape, one.b.shape) for name, one in weights.modules.items()]
+        with self._told(AddLora(lora_id, modules)):
+            for one in weights.modules.values():
+                self._commands.share(torch.tensor(one.a))
+                self._commands.share(torch.tensor(one.b))
+            self._together(lambda: self._part.model.add_lora(lora_id, weights))
+
+    def remove_lora(self, lora_id: LoraId) -> None:
+        with self._told(RemoveLora(lora_id)):
+            self._part.model.remove_lora(lora_id)
+
+    def release_kv(self) -> None:
+        with self._told(ReleaseKv()):
+            self._part.model.release_kv()
+
+    def restore_kv(self) -> None:
+        """Raises MemoryError if a rank has no room for it."""
+        with self._told(RestoreKv()):
+            self._together(self._part.model.restore_kv)
+
+    def weights(self) -> Iterable[torch.Tensor]:
+        """This rank's."""
+        return self._part.model.weights()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._part.model.close()
+        if self.is_lost:
+            return
+        try:
+            with self._told(Drop()):
+                pass
+        except RankLostError:
+            pass  # it has nothing to give back any more, and nobody waits for it
+
+    def _together(self, action: Callable[[], None]) -> None:
+        problem = self._commands.agree(lacking(action))
+        if problem is not None:
+            raise MemoryError(problem)
+
+    @contextmanager
+    def _told(self, command: Command) -> Iterator[None]:
+        assert not self.is_lost, "a rank is lost, and the engine with it"
+        try:
+            self._commands.tell(command)
+            yield
+        except RankLostError:
+            self.is_lost = True
+            raise
