@@ -5,9 +5,8 @@ Which of them was the cause the unit finds out when all have ended; its leading 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from typing import final
 
 import attrs
@@ -20,6 +19,9 @@ from actors.record import Record
 from protocol.ids import EngineIndex
 from protocol.spec import EngineSpec, RankSpec
 
+GRACE_SECONDS = 1.0
+"""For ranks that have waited in vain at the same time, to say for whom: who waits for one that waits is no witness."""
+
 
 @final
 class EngineUnit:
@@ -30,6 +32,7 @@ class EngineUnit:
         self.followers = [Record(f"rank-{index}.{rank}") for rank in range(1, world)]
         self.index = index
         self._has_fallen = False
+        self._felled = trio.Event()
 
     @property
     def records(self) -> list[Record]:
@@ -54,7 +57,7 @@ class EngineUnit:
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Facts]]:
         """All processes; of the engine's the body gets facts and end as from actors.incarnation. `begun` is called with
         each that has started."""
-        self._has_fallen = False
+        self._has_fallen, self._felled = False, trio.Event()
         for record in self.followers:
             record.restarts += 1
             record.fault = None
@@ -81,39 +84,53 @@ class EngineUnit:
             record.process.kill()  # too late
 
     async def _fall(self) -> None:
-        """One has ended: the others are of no use."""
+        """One has ended: the others are of no use. Returns when all are dying."""
+        if self._has_fallen:
+            return await self._felled.wait()
         self._has_fallen = True
+        if any(late is not None and is_alive(late) for late in map(self._waits_for, self.records)):
+            await trio.sleep(GRACE_SECONDS)
         async with trio.open_nursery() as nursery:
             for record in self.records:
                 if record.process is not None:
-                    nursery.start_soon(partial(self._fell, record, record.process))
+                    nursery.start_soon(self._fell, record, record.process)
+        self._felled.set()
 
     async def _fell(self, record: Record, process: ChildProcess) -> None:
-        complaint = next((one.fault for one in self.records if one.lost_rank == self.records.index(record)), None)
-        if complaint is not None and record.lost_rank is None and process.is_alive():
-            record.has_hung = True
-            record.fault = complaint
-            await log_stack(record, process, complaint)
+        waiting = [one for one in self.records if self._waits_for(one) is record]
+        if waiting and record.lost_rank is None and process.is_alive():
+            record.fault, record.has_hung = waiting[0].fault, True
+            await log_stack(record, process, f"{waiting[0].name} says that {waiting[0].fault}")
         process.kill()
+
+    def _waits_for(self, record: Record) -> Record | None:
+        """In vain, as it says."""
+        return None if record.lost_rank is None else self.records[record.lost_rank]
 
     def _blame(self) -> None:
         """The lead's record tells of the one that ended first, or hung."""
-        lead, cause = self.lead, self._cause()
+        lead, cause = self.lead, cause_of(self.records)
         if cause is lead:
             return
         lead.fault = None if cause.fault is None else f"{cause.name}: {cause.fault}"
         lead.last_end = f"lost with {cause.name}, {cause.last_end}"
         lead.ended_from_outside = cause.ended_from_outside
 
-    def _cause(self) -> Record:
-        """Whom somebody else has ended; else who hung; else who ended of itself, and not for want of another."""
-        for record in self.records:
-            if record.ended_from_outside:
-                return record
-        for record in self.records:
-            if record.has_hung:
-                return record
-        for record in self.records:
-            if record.lost_rank is None and not record.was_killed:
-                return record
-        return self.lead
+
+def is_alive(record: Record) -> bool:
+    return record.process is not None and record.process.is_alive()
+
+
+def cause_of(records: Sequence[Record]) -> Record:
+    """Of an engine's ranks, all of which have ended: whom somebody else has ended; else who hung; else who ended of
+    itself, and not for want of another; else the first."""
+    for record in records:
+        if record.ended_from_outside:
+            return record
+    for record in records:
+        if record.has_hung:
+            return record
+    for record in records:
+        if record.lost_rank is None and not record.was_killed:
+            return record
+    return records[0]

@@ -14,6 +14,7 @@ from actors.process import ChildProcess, open_process
 from actors.record import Record
 from protocol.spec import (
     ActorSpec,
+    ApiFacts,
     EngineFacts,
     Fault,
     GrammarChecked,
@@ -31,7 +32,7 @@ END_SECONDS = 5.0
 STACK_SECONDS = 0.3
 """For a process that hangs to write down where."""
 
-Facts = EngineFacts | RankFacts | OutputFacts | WeightsFacts
+Facts = EngineFacts | RankFacts | OutputFacts | ApiFacts | WeightsFacts
 
 logger = logging.getLogger("trillm.supervisor")
 
@@ -58,7 +59,7 @@ async def open_incarnation(
 async def log_stack(record: Record, process: ChildProcess, wrong: str) -> None:
     """Of a process that hangs, unless somebody has stopped it."""
     beat = record.heartbeat
-    logger.error("%s hangs in phase %s, for %.0f s: %s", record.name, beat.phase, beat.phase_age, wrong)
+    logger.error("%s hangs (last heard of %.0f s into phase %s): %s", record.name, beat.phase_age, beat.phase, wrong)
     if process.ask_for_stacks():
         await trio.sleep(STACK_SECONDS)
 
