@@ -13,8 +13,8 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from typing import assert_never, final
+from collections.abc import Awaitable, Callable, Iterator
+from typing import NoReturn, assert_never, final
 
 import trio
 
@@ -28,6 +28,8 @@ from protocol.errors import RankLostError, TrillmError
 from protocol.messages import VERSION
 from protocol.spec import (
     ActorSpec,
+    ApiFacts,
+    ApiSpec,
     CheckGrammar,
     EngineFacts,
     EngineSpec,
@@ -100,7 +102,9 @@ class Control:
         self._offer, self.weights = trio.open_memory_channel[Weights](math.inf)
         """What an engine is told of the weights actor: as often as that one is started."""
 
-    async def ready(self, facts: EngineFacts | RankFacts | OutputFacts | GrammarFacts | WeightsFacts) -> None:
+    async def ready(
+        self, facts: EngineFacts | RankFacts | OutputFacts | ApiFacts | GrammarFacts | WeightsFacts
+    ) -> None:
         gc.freeze()  # all that was loaded stays: the collector need not look at it again
         gc.enable()
         await self._writer.send(Ready(facts))
@@ -128,7 +132,11 @@ class Control:
             pass
 
 
-async def run(control_in: int, control_out: int) -> int:
+RunActor = Callable[[ActorSpec, Control], Awaitable[None]]
+"""Runs this actor until it is cancelled, or done."""
+
+
+async def run(control_in: int, control_out: int, run_actor: RunActor) -> int:
     """The child's life; returns its exit status."""
     reader: FrameReader[ToChild] = FrameReader(trio.lowlevel.FdStream(control_in), TO_CHILD)
     writer: FrameWriter[FromChild] = FrameWriter(trio.lowlevel.FdStream(control_out), FROM_CHILD)
@@ -210,7 +218,7 @@ def end_by(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-async def run_actor(spec: ActorSpec, control: Control) -> None:
+async def run_one_of_ours(spec: ActorSpec, control: Control) -> None:
     """Import what this kind needs, and only that, and run it."""
     match spec:
         case EngineSpec():
@@ -233,6 +241,8 @@ async def run_actor(spec: ActorSpec, control: Control) -> None:
             from actors.weights.main import run_weights_process
 
             await run_weights_process(spec, control)
+        case ApiSpec():
+            raise AssertionError("an API server is the app's: app/api_process.py runs it")
         case StandbySpec():
             raise AssertionError("a standby stands by once")
         case _:
@@ -250,18 +260,19 @@ def take_name(name: str) -> None:
     rename_argument(sys.argv[1], name)
 
 
-def main() -> None:
+def run_child(run_actor: RunActor) -> NoReturn:
+    """A process's main, from start to end."""
     name, parent_pid = sys.argv[1], int(sys.argv[2])
     gc.disable()  # until it is ready: importing makes little garbage, and looking for it takes a sixth of the time
     die_with_parent(parent_pid)
     control_in, control_out = take_pipes()
     log_as(name)
     write_stacks_when_asked()
-    status = trio.run(run, control_in, control_out)
+    status = trio.run(run, control_in, control_out, run_actor)
     sys.stderr.flush()
     # Without interpreter teardown: a compute thread that is still in a kernel must not hold up our leaving.
     os._exit(status)
 
 
 if __name__ == "__main__":
-    main()
+    run_child(run_one_of_ours)

@@ -3,21 +3,28 @@ this package is the app's to import."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol, final
+from typing import TYPE_CHECKING, NoReturn, Protocol, final
 
 import attrs
 import trio
 
 from actors.parent_death import die_with_parent
+from protocol.api import PageAsked, PeerPage, PeerPages, ServerIs, SharedIs
 from protocol.ids import EngineIndex, Epoch
 from protocol.messages import AppInput, EngineInput, OutputInput
 from protocol.sampling import Grammar, GrammarSource
-from protocol.spec import EngineFacts, EngineSpec, LoadFormat
+from protocol.spec import ApiSpec, EngineFacts, EngineSpec, LoadFormat
+
+if TYPE_CHECKING:
+    from actors.supervisor import Supervisor
 
 __all__ = [
     "ActorState",
+    "ApiHouse",
+    "ApiServersView",
+    "ApiTemplate",
     "EngineLost",
     "EventOutlet",
     "House",
@@ -25,9 +32,24 @@ __all__ = [
     "HouseFailed",
     "HouseSpec",
     "OutputLost",
+    "ServeApi",
+    "ServerNews",
     "die_with_parent",
     "open_actors",
+    "open_api_servers",
+    "run_api_process",
 ]
+
+
+@attrs.frozen
+class ApiTemplate:
+    """Several API servers on the same listening sockets."""
+
+    num_servers: int
+    listeners: tuple[int, ...]
+    """Descriptors."""
+    serving: bytes
+    """For the app's own part of them."""
 
 
 @attrs.frozen
@@ -38,6 +60,8 @@ class HouseSpec:
     num_engines: int = 1
     wants_standby: bool = False
     """Whether a process is to stand by for the next engine's start, if that takes long."""
+    api: ApiTemplate | None = None
+    """None: there is one API server, and it is in this process."""
 
     @property
     def has_standby(self) -> bool:
@@ -147,6 +171,62 @@ class House(Protocol):
         """Every actor, in a fixed order."""
 
 
+ServerNews = SharedIs | PageAsked | PeerPages
+"""What API servers let each other know: something that all share has changed; say what you count; so much did your
+predecessor count."""
+
+
+class ApiHouse(House, Protocol):
+    """The running actors, for one of several API servers in a process of its own."""
+
+    def follow(self, take: Callable[[ServerNews], None]) -> None:
+        """From now on `take` is given what the others let this one know, in order; first what has come already."""
+
+    def stops(self) -> AsyncIterator[int]:
+        """The signals by which all are to stop, as the supervisor gets them."""
+
+    def tell(self, standing: ServerIs) -> None:
+        """How this server is."""
+
+    def tell_page(self, page: bytes, call_id: int = 0) -> None:
+        """What this server counts: asked, or now and then."""
+
+    async def share(self, key: str, value: bytes | None) -> None:
+        """Let all servers know, this one too; returns when those that are up do. Raises UnavailableError."""
+
+    async def pages(self) -> list[PeerPage]:
+        """What the others count. Raises UnavailableError."""
+
+    def give_up(self, reason: str) -> None:
+        """The service as a whole is to end."""
+
+
+ServeApi = Callable[[ApiSpec, ApiHouse, Callable[[], Awaitable[None]]], Awaitable[None]]
+"""Serves until it is told to stop. The last argument is to be called once it is about to take connections."""
+
+
+class ApiServersView(Protocol):
+    """All API servers, where there are several: what the main process has to do with them."""
+
+    failure: str | None
+    """Why the service cannot go on."""
+    failed: trio.Event
+    admitted: trio.Event
+    """One of them takes requests, or has."""
+
+    def actors(self) -> list[ActorState]:
+        """Every actor, in a fixed order."""
+
+    def standings(self) -> list[ServerIs | None]:
+        """What each of them last said of itself; None for those that are down."""
+
+    def stop(self, signal: int) -> None:
+        """Tell all: the first time to drain, after that to end at once. None is started again."""
+
+    async def wait_gone(self) -> None:
+        """Until all have ended, after `stop` or a failure."""
+
+
 @asynccontextmanager
 async def open_actors(spec: HouseSpec) -> AsyncIterator[House]:
     """Start the actors and keep them alive; on leaving, stop them all and leave nothing behind.
@@ -154,6 +234,20 @@ async def open_actors(spec: HouseSpec) -> AsyncIterator[House]:
     Yields at once: what is ready when comes as events. Errors of single actors never come out of here; when one
     cannot be kept alive there is a HouseFailed event.
     """
+    async with _open_supervisor(spec) as supervisor:
+        yield supervisor
+
+
+@asynccontextmanager
+async def open_api_servers(spec: HouseSpec) -> AsyncIterator[ApiServersView]:
+    """As `open_actors`, with the API servers among the actors. `spec.api` says which."""
+    async with _open_supervisor(spec) as supervisor:
+        assert supervisor.servers is not None, "spec.api is None"
+        yield supervisor.servers
+
+
+@asynccontextmanager
+async def _open_supervisor(spec: HouseSpec) -> AsyncIterator[Supervisor]:
     from actors.runtime_directory import open_runtime_directory
     from actors.supervisor import Supervisor
     from protocol.links import open_links
@@ -167,3 +261,10 @@ async def open_actors(spec: HouseSpec) -> AsyncIterator[House]:
             finally:
                 # Each incarnation's exit stops its process, shielded and with deadlines.
                 nursery.cancel_scope.cancel()
+
+
+def run_api_process(serve: ServeApi) -> NoReturn:
+    """An API server's process, from start to end: see app/api_process.py."""
+    from actors.api.main import run_api_process as run
+
+    run(serve)

@@ -21,8 +21,10 @@ from actors.oom_kills import count_oom_kills
 from actors.stacks import STACK_SIGNAL
 from protocol.codec import FROM_CHILD, TO_CHILD
 from protocol.messages import VERSION
-from protocol.spec import ActorSpec, FromChild, Start, Stop, ToChild
+from protocol.spec import ActorSpec, ApiSpec, FromChild, Start, Stop, ToChild
 
+ENTRY = "actors.child"
+API_ENTRY = "app.api_process"
 ASK_SECONDS = 5.0
 """How long a child may take to leave after Stop."""
 PASSIVE_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -160,15 +162,18 @@ class ChildProcess:
 
 @asynccontextmanager
 async def open_process(spec: ActorSpec, name: str) -> AsyncIterator[ChildProcess]:
-    """Start `python -m actors.child NAME` and hand it its spec; on leaving, however it comes, the child is stopped.
+    """Start `python -m actors.child NAME`, or for an API server the app's own entry, and hand it its spec; on leaving,
+    however it comes, the child is stopped.
 
     Raises OSError if no process can be had.
 
     The child's stderr is ours. It gets a session of its own, so that a signal to our process group (Ctrl-C, say)
     reaches only us, and we decide in which order things end.
     """
+    entry, inherited = (API_ENTRY, spec.listeners) if isinstance(spec, ApiSpec) else (ENTRY, [])
     popen = subprocess.Popen(  # noqa: ASYNC220  some milliseconds, and it has to be this thread
-        [sys.executable, "-m", "actors.child", name, str(os.getpid())],
+        [sys.executable, "-m", entry, name, str(os.getpid())],
+        pass_fds=inherited,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

@@ -16,6 +16,8 @@ import attrs
 import msgspec
 import trio
 
+from actors.api.server import Premises
+from actors.api.servers import ApiServers
 from actors.engine_unit import EngineUnit
 from actors.grammar_desk import GrammarDesk
 from actors.handles import ActorState, EngineLost, EventOutlet, HouseEvent, HouseFailed, HouseSpec, OutputLost
@@ -25,7 +27,7 @@ from actors.record import Record
 from actors.restart_policy import RestartPolicy
 from actors.standby import Standby
 from protocol.codec import APP_INPUT, ENGINE_INPUT, OUTPUT_INPUT
-from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch
+from protocol.ids import FIRST_CLIENT, ClientIndex, EngineIndex, Epoch
 from protocol.links import Links, ReceiveLink, SendLink, receive_batch
 from protocol.messages import AppInput, AttachEngine, EngineInput, OutputInput
 from protocol.sampling import Grammar, GrammarSource
@@ -86,7 +88,12 @@ class Supervisor:
         """What engines are told of the weights actor; None as long as they are to wait."""
         world = spec.engine.parallel.world
         self._units = [EngineUnit(EngineIndex(index), world) for index in range(spec.num_engines)]
-        self._records = {name: Record(name) for name in ["output-0", *([WEIGHTS] if spec.shares_weights else [])]}
+        self.servers = None if spec.api is None else ApiServers(spec.api, self._premises())
+        """Where there are several API servers; then nobody here hears what happens but they."""
+        if self.servers is not None:
+            self._app.listen(self.servers.take)
+        names = [] if self.servers else ["output-0"]
+        self._records = {name: Record(name) for name in [*names, *([WEIGHTS] if spec.shares_weights else [])]}
 
     # ------------------------------------------------------------------ for the app (actors.handles.House)
 
@@ -115,6 +122,7 @@ class Supervisor:
 
     def states(self) -> list[ActorState]:
         states = [state for unit in self._units for state in unit.states()]
+        states += [] if self.servers is None else self.servers.states()
         states += [
             attrs.evolve(record.state(), is_needed=name != WEIGHTS or not self._any_engine_ready())
             for name, record in self._records.items()
@@ -136,7 +144,10 @@ class Supervisor:
         """Keep every actor alive until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._desk.run)
-            nursery.start_soon(self._keep_alive, self._records["output-0"], self._output_incarnation)
+            if self.servers is None:
+                nursery.start_soon(self._keep_alive, self._records["output-0"], self._output_incarnation)
+            else:
+                nursery.start_soon(self.servers.run)
             for unit in self._units:
                 nursery.start_soon(self._keep_engine, unit)
             if self._spec.shares_weights:
@@ -242,7 +253,7 @@ class Supervisor:
             num_engines=self._spec.num_engines,
             epoch=epoch,
             requests_address=self._address(f"e{index}.{epoch}.in"),
-            outputs_addresses={FIRST_CLIENT: self._address(f"e{index}.{epoch}.out")},
+            outputs_addresses={client: self._address(f"e{index}.{epoch}.out{client}") for client in self._clients()},
             weights_seconds=WEIGHTS_SECONDS if self._spec.shares_weights else None,
             rendezvous=f"file://{meeting}" if unit.followers else "",
         )
@@ -256,6 +267,8 @@ class Supervisor:
                     link = self._links.push(spec.requests_address, ENGINE_INPUT)
                     up = self._engines[index] = EngineUp(spec, facts, link)
                     self.send_to_output(up.attach())
+                    if self.servers is not None:
+                        self.servers.engine_came(spec, facts)
                     if self._standby is not None and self._all_engines_ready():
                         self._standby.want()
         finally:
@@ -296,6 +309,23 @@ class Supervisor:
         while True:
             for message in await receive_batch(from_output):
                 self._app.send_nowait(message)
+
+    # ------------------------------------------------------------------ several API servers
+
+    def _clients(self) -> list[ClientIndex]:
+        return [ClientIndex(index) for index in range(1 if self._spec.api is None else self._spec.api.num_servers)]
+
+    def _premises(self) -> Premises:
+        return Premises(
+            links=self._links,
+            checkpoint=self._spec.engine.checkpoint,
+            new_epoch=self._new_epoch,
+            address=self._address,
+            keep_alive=self._keep_alive,
+            give_up=self._give_up,
+            states=self.states,
+            check_grammar=self.check_grammar,
+        )
 
     # ------------------------------------------------------------------ names
 

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from protocol.api import ApiInput, HouseInput
 from protocol.messages import AppInput, EngineInput, EngineOutput, OutputInput
 from protocol.spec import FromChild, ToChild
 
@@ -39,5 +40,7 @@ ENGINE_INPUT: Codec[EngineInput] = Codec(EngineInput)  # type: ignore[arg-type]
 ENGINE_OUTPUT: Codec[EngineOutput] = Codec(EngineOutput)  # type: ignore[arg-type]
 OUTPUT_INPUT: Codec[OutputInput] = Codec(OutputInput)  # type: ignore[arg-type]
 APP_INPUT: Codec[AppInput] = Codec(AppInput)  # type: ignore[arg-type]
+API_INPUT: Codec[ApiInput] = Codec(ApiInput)  # type: ignore[arg-type]
+HOUSE_INPUT: Codec[HouseInput] = Codec(HouseInput)  # type: ignore[arg-type]
 FROM_CHILD: Codec[FromChild] = Codec(FromChild)  # type: ignore[arg-type]
 TO_CHILD: Codec[ToChild] = Codec(ToChild)  # type: ignore[arg-type]

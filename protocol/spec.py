@@ -138,6 +138,22 @@ class OutputSpec(msgspec.Struct, frozen=True, tag="output"):
     """For addresses that are tcp://; None: they are all ipc://."""
 
 
+class ApiSpec(msgspec.Struct, frozen=True, tag="api"):
+    """Everything that one of several API servers needs to start."""
+
+    client_index: ClientIndex
+    epoch: Epoch
+    num_servers: int
+    inbox_address: str
+    """The API server binds its PULL socket here."""
+    house_address: str
+    """The supervisor has bound a PULL socket here; the API server connects its PUSH."""
+    listeners: list[int]
+    """Descriptors of the listening sockets, which it inherits."""
+    serving: bytes
+    """What the app made of its settings, for itself."""
+
+
 class GrammarSpec(msgspec.Struct, frozen=True, tag="grammar"):
     """Everything that a grammar checker needs to start."""
 
@@ -160,7 +176,7 @@ class StandbySpec(msgspec.Struct, frozen=True, tag="standby"):
     epoch: Epoch
 
 
-ActorSpec = EngineSpec | RankSpec | OutputSpec | GrammarSpec | WeightsSpec | StandbySpec
+ActorSpec = EngineSpec | RankSpec | OutputSpec | ApiSpec | GrammarSpec | WeightsSpec | StandbySpec
 
 
 class EngineFacts(msgspec.Struct, frozen=True, tag="engine_facts"):
@@ -188,6 +204,10 @@ class OutputFacts(msgspec.Struct, frozen=True, tag="output_facts"):
 
     vocab_size: int
     """Ids that the tokeniser knows."""
+
+
+class ApiFacts(msgspec.Struct, frozen=True, tag="api_facts"):
+    """An API server learns nothing that others need."""
 
 
 class GrammarFacts(msgspec.Struct, frozen=True, tag="grammar_facts"):
@@ -222,7 +242,7 @@ class StandbyFacts(msgspec.Struct, frozen=True, tag="standby_facts"):
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Sockets are bound, the model is loaded: the actor serves."""
 
-    facts: EngineFacts | RankFacts | OutputFacts | GrammarFacts | WeightsFacts | StandbyFacts
+    facts: EngineFacts | RankFacts | OutputFacts | ApiFacts | GrammarFacts | WeightsFacts | StandbyFacts
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
