@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from gpu.moved_weights import MovedWeights
 from gpu.pooling import pool_rows
 from gpu.profiler import Profiler
 from gpu.prompt_logprobs import prompt_logprobs
-from gpu.ranks.lead import Load, open_lead
+from gpu.ranks.lead import Lead, Load, open_lead
 from gpu.ranks.lead_model import LeadModel
 from gpu.resident_loras import ResidentLoras
 from gpu.runner import Report
@@ -79,12 +79,20 @@ class TorchRunner:
         self._underway: list[SampledStep] = []
 
     @classmethod
-    def load(cls, spec: EngineSpec, report: Report, offer: WeightsOffer | None = None) -> TorchRunner:
+    def load(
+        cls,
+        spec: EngineSpec,
+        report: Report,
+        offer: WeightsOffer | None = None,
+        leading: AbstractContextManager[Lead] | None = None,
+    ) -> TorchRunner:
         """Load the checkpoint that `spec` names, or map what is offered of it; over ranks, if it lies so, of which this
-        process leads. Raises CheckpointError if it cannot be served, StartError if the device or the data type is not
-        to be had here, RankLostError if a rank is not there."""
+        process leads, by default as the spec says. Raises CheckpointError if it cannot be served, StartError if the
+        device or the data type is not to be had here, RankLostError if a rank is not there."""
         kept = ExitStack()
-        load: Load = load_models if spec.parallel.world == 1 else kept.enter_context(open_lead(spec)).load_models
+        load: Load = load_models
+        if spec.parallel.world > 1:
+            load = kept.enter_context(leading or open_lead(spec)).load_models
         with torch.inference_mode():
             model, size, draft_model = load(spec, report, None, offer)
         report(1.0)

@@ -26,7 +26,7 @@ from protocol.spec import EngineSpec
 
 Loaded = tuple[Model, KvPoolSize, DraftModel | None]
 Load = Callable[[EngineSpec, Callable[[float], None], int | None, WeightsOffer | None], Loaded]
-"""Of the models of a spec: report, blocks of the draft model, offer."""
+"""Of a spec, a report of progress, the number of the draft model's blocks if it is known, and an offer."""
 
 
 @final

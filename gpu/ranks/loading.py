@@ -27,11 +27,14 @@ class OneGathering:
     def __init__(self, group: Group) -> None:
         self.index, self.size = group.index, group.size
         self.is_done = False
+        self.is_given_up = False
+        """Some rank has no room, or nothing to have room for."""
         self._group = group
 
     def all_gather(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
-        self.is_done = True
-        return self._group.all_gather(x, dim)
+        found = self._group.all_gather(x, dim)
+        self.is_done, self.is_given_up = True, bool((found == 0).any())
+        return found
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return self._group.all_reduce(x)
@@ -59,6 +62,8 @@ def load_together(load: Callable[[Groups], T], groups: Groups, commands: Command
             problem = f"there is not enough memory: {problem}"
     except (CheckpointError, StartError) as raised:
         problem, error = raised.message, raised
+    if once.is_given_up:
+        problem, error = None, None  # another rank's, which says it
     if not once.is_done:
         once.all_gather(torch.tensor([0]))  # no room for any block: the others give up too
     others = commands.agree(problem)
@@ -69,4 +74,5 @@ def load_together(load: Callable[[Groups], T], groups: Groups, commands: Command
     if others is not None:
         loaded.clear()
         raise CheckpointError(others)
+    assert loaded, "who gives up says why"
     return loaded[0]
