@@ -194,6 +194,9 @@ class ApiHouse(House, Protocol):
     async def share(self, key: str, value: bytes | None) -> None:
         """Let all servers know, this one too; returns when those that are up do. Raises UnavailableError."""
 
+    def share_soon(self, key: str, value: bytes | None) -> None:
+        """As `share`, before what is shared later, without waiting."""
+
     async def pages(self) -> list[PeerPage]:
         """What the others count. Raises UnavailableError."""
 

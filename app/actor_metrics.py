@@ -13,6 +13,8 @@ from actors.handles import ActorState
 from app.engine import EngineClient
 from app.metric_families import Families
 
+OF_API_SERVERS = ("api-", "output-")
+
 
 @final
 class ActorCollector:
@@ -33,6 +35,8 @@ class ActorCollector:
         restarts = {state.name: state.restarts for state in states}
         yield families.counters("trillm_actor_restarts", "Times that the actor was started again.", "actor", restarts)
         deaths = {name: incidents.deaths[name] for name in sorted(up.keys() | incidents.deaths.keys())}
+        # Of the other API servers and their output handlers it hears only that they were started again.
+        deaths |= {name: max(deaths[name], restarts[name]) for name in restarts if name.startswith(OF_API_SERVERS)}
         text = "Times that the actor ended while it was needed."
         yield families.counters("trillm_actor_deaths", text, "actor", deaths)
         yield families.counter("trillm_requests_replayed", "Sequences that went on elsewhere.", incidents.replays)

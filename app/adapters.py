@@ -71,6 +71,10 @@ class Adapters:
             raise NotFoundError(f"The lora adapter '{name[:MAX_NAME_LENGTH]}' cannot be found.", param="lora_name")
         return self._adapters.pop(name)
 
+    def discard(self, name: str) -> None:
+        """If it is there."""
+        self._adapters.pop(name, None)
+
 
 def check_name(name: str, taken: Iterable[str]) -> None:
     """Raises BadRequestError for a name that is empty, too long, not printable, or one of `taken`."""

@@ -9,11 +9,13 @@ from collections.abc import Collection, Iterable
 from typing import final
 
 from actors.handles import House
+from app.api_identity import ALONE, ApiIdentity
 from app.engines import Engines
 from app.journal import Entry
+from app.other_loads import loads_of_others
 from app.replays import Replays
 from app.routing import Placement, Router
-from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
+from protocol.ids import EngineIndex, Epoch, RequestId
 from protocol.messages import AbortRequest
 
 
@@ -21,7 +23,8 @@ from protocol.messages import AbortRequest
 class Dispatch:
     """Of one engine client. Sends nothing before it has a house, since no engine is attached before that."""
 
-    def __init__(self, engines: Engines, router: Router, replays: Replays) -> None:
+    def __init__(self, engines: Engines, router: Router, replays: Replays, identity: ApiIdentity = ALONE) -> None:
+        self._identity = identity
         self._engines = engines
         self._router = router
         self._replays = replays
@@ -55,7 +58,10 @@ class Dispatch:
     def _send(self, entries: Iterable[Entry], among: Collection[EngineIndex]) -> bool:
         """Hand them to some of these engines. Whether all could be handed to one: an engine that has just gone down
         leaves them to the others, and what is left over waits for the next one that is up."""
-        placement = Placement(self._router, self._replays.loads(), among)
+        loads = self._replays.loads()
+        if self._identity.has_peers:
+            loads += loads_of_others(self._replays.sequences_of_others(self._engines.stats_of_each()))
+        placement = Placement(self._router, loads, among)
         are_sent = True
         for entry in entries:
             while place := placement.place(entry.prompt):
@@ -85,6 +91,6 @@ class Dispatch:
                 by_engine.setdefault(entry.engine, []).append(entry.request_id)
                 entry.engine = None
         for (index, epoch), ids in by_engine.items():
-            abort = AbortRequest(epoch, FIRST_CLIENT, ids)
+            abort = AbortRequest(epoch, self._identity.client, ids)
             self._actors.send_to_engine(index, abort)
             self._actors.send_to_output(abort)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from itertools import count
 from typing import assert_never, final
 
 import trio
 
+from app.api_identity import ALONE, ApiIdentity
 from protocol.errors import ConflictError, DeadlineError, OperationFailedError, TrillmError, UnavailableError
-from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch
+from protocol.ids import EngineIndex, Epoch
 from protocol.messages import UtilityReply, UtilityRequest
 from protocol.operations import (
     AbortAll,
@@ -80,12 +80,19 @@ def combined(states: Iterable[RunState]) -> RunState:
     return RunState(paused, max(levels, default=None), sorted(asleep))
 
 
+def unheard(index: EngineIndex, state: RunState) -> None:
+    """Nobody else is to know."""
+
+
 @final
 class EngineCalls:
     """The operations that are not answered yet."""
 
-    def __init__(self) -> None:
-        self._ids = count(1)
+    def __init__(self, identity: ApiIdentity = ALONE, told: Callable[[EngineIndex, RunState], None] = unheard) -> None:
+        """`told`: given how an engine is held or released, when that is something new."""
+        self._client = identity.client
+        self._ids = identity.call_ids()
+        self._told = told
         self._calls: dict[int, tuple[EngineIndex, trio.MemorySendChannel[UtilityResult | TrillmError]]] = {}
         self._run_states: dict[EngineIndex, RunState] = {}
 
@@ -101,7 +108,17 @@ class EngineCalls:
     def follow(self, index: EngineIndex, results: Iterable[UtilityResult]) -> None:
         """This engine is down while the others have been held or released, and is to be as they are."""
         if states := [result for result in results if isinstance(result, RunState)]:
-            self._run_states[index] = combined(states)
+            self._note(index, combined(states))
+
+    def learn(self, index: EngineIndex, state: RunState) -> None:
+        """Another API server has had it held or released."""
+        self._run_states[index] = state
+
+    def _note(self, index: EngineIndex, state: RunState) -> None:
+        is_new = state != self.state_of(index)
+        self._run_states[index] = state
+        if is_new:
+            self._told(index, state)
 
     def is_held(self, index: EngineIndex) -> bool:
         """Whether requests of this engine wait because somebody wants them to."""
@@ -115,7 +132,7 @@ class EngineCalls:
         say, answer = trio.open_memory_channel[UtilityResult | TrillmError](1)
         self._calls[call_id] = (index, say)
         try:
-            if not send(UtilityRequest(epoch, FIRST_CLIENT, call_id, operation)):
+            if not send(UtilityRequest(epoch, self._client, call_id, operation)):
                 raise UnavailableError(f"engine {index} is not ready")
             with trio.fail_after(seconds):
                 result = await answer.receive()
@@ -142,15 +159,15 @@ class EngineCalls:
         if state.is_paused:
             operations.append(Pause(PauseMode.KEEP, clear_cache=False))
         for operation in operations or [GetState()]:
-            send(UtilityRequest(epoch, FIRST_CLIENT, next(self._ids), operation))
+            send(UtilityRequest(epoch, self._client, next(self._ids), operation))
 
     def take(self, index: EngineIndex, reply: UtilityReply) -> None:
         """An answer, also one that nobody waits for any more."""
         result = reply.result
         if isinstance(result, RunState):
-            self._run_states[index] = result
+            self._note(index, result)
         elif isinstance(result, AllAborted | EngineState) and result.run_state is not None:
-            self._run_states[index] = result.run_state
+            self._note(index, result.run_state)
         failure = ConflictError if reply.is_conflict else OperationFailedError
         self._answer(reply.call_id, result or failure(reply.error or "the engine sent an empty answer"))
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from itertools import count
 from typing import assert_never, final
 
 import trio
@@ -28,11 +27,13 @@ from actors.handles import (
     OutputLost,
     open_actors,
 )
+from app.api_identity import ALONE, ApiIdentity
 from app.deadline import GRACE_SECONDS, Deadline
 from app.dispatch import Dispatch
 from app.engine import EngineReading, LorasInUse, Prompt, Readiness
 from app.engine_calls import EngineCalls
 from app.engine_operations import EngineOperations, empties_caches
+from app.engine_peers import EnginePeers, NobodyElse
 from app.engines import Engines
 from app.incidents import Incidents
 from app.journal import Entry, loras_in_use
@@ -76,10 +77,13 @@ class ActorEngineClient:
         clock: Callable[[], float] = time.monotonic,
         to_check: str | None = None,
         has_prefix_cache: bool = True,
+        identity: ApiIdentity = ALONE,
+        peers: EnginePeers | None = None,
     ) -> None:
         """`max_queue_seconds`: how long a request may wait for its first token. `clock`: that of the engines.
         `to_check`: why no requests are taken, though the engines are up, until `admit` is called. `has_prefix_cache`:
-        whether engines find again what they have computed."""
+        whether engines find again what they have computed. `identity`: which of several API servers this is, and
+        `peers` the others; `max_live_requests` is then for all together, as far as engines tell of the others'."""
         self._max_live = max_live_requests
         self._max_queue_seconds = max_queue_seconds
         self._clock = clock
@@ -89,13 +93,15 @@ class ActorEngineClient:
         self._router = Router(has_prefix_cache=has_prefix_cache)
         self._live: dict[RequestId, Entry] = {}
         self._replays = Replays(self._live, self.incidents)
-        self._dispatch = Dispatch(self._engines, self._router, self._replays)
-        self._calls = EngineCalls()
+        self.identity = identity
+        self._dispatch = Dispatch(self._engines, self._router, self._replays, identity)
+        self._peers = peers or NobodyElse()
+        self._calls = EngineCalls(identity, self._peers.held)
         self._operations = EngineOperations(self._engines, self._calls, self._send_utility)
         self._late = LateRequests(
             self._live, self._end, max_queue_seconds, self.incidents, lambda: self._calls.run_state.is_held
         )
-        self._ids = count(1)
+        self._ids = identity.request_ids()
         self._draining: str | None = None
         self._failure: str | None = None
         self._to_check = to_check
@@ -194,10 +200,21 @@ class ActorEngineClient:
         if not self._engines.attached or late is not None:
             raise UnavailableError(f"Not ready: {late or self.readiness.reason}")
         try:
-            return await self._operations.operate(operation, self.actors())
+            results = await self._operations.operate(operation, self.actors())
         finally:
             if empties_caches(operation):
-                self._router.forget()
+                self.forget_caches()
+                self._peers.caches_emptied()
+        await self._peers.settle()
+        return results
+
+    def learn(self, index: EngineIndex, state: RunState) -> None:
+        """Another API server has had this engine held or released."""
+        self._calls.learn(index, state)
+
+    def forget_caches(self) -> None:
+        """Engines may find nothing any more of what they computed before."""
+        self._router.forget()
 
     async def engine_state(self, index: EngineIndex) -> EngineState:
         """What the engine says of itself. Raises UnavailableError, and as `operate` does."""
@@ -265,24 +282,40 @@ class ActorEngineClient:
                 f"n times the number of prompts is {count}; this server takes at most {self._max_live} at once",
                 param="n",
             )
-        if len(self._live) + count > self._max_live:
+        live = len(self._live) + self._num_of_others()
+        if live + count > self._max_live:
             raise UnavailableError(
-                f"Too many requests: {len(self._live)} are running or queued, the limit is {self._max_live}"
+                f"Too many requests: {live} are running or queued, the limit is {self._max_live}"
                 + (f", and this one asks for {count}" if count > 1 else ""),
                 code="queue_full",
             )
+
+    def _num_of_others(self) -> int:
+        """Live requests of other API servers, as the engines last told."""
+        if not self.identity.has_peers:
+            return 0
+        return self._replays.sequences_of_others(self._engines.stats_of_each()).total()
 
     def _start(self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool) -> ActorGeneration:
         readiness = self.readiness
         if not readiness.ready and not (goes_on and self.alive):
             raise UnavailableError(f"Not ready: {readiness.reason}")
         self._check_room(len(prompts))
-        generation = ActorGeneration([RequestId(f"r{next(self._ids)}") for _ in prompts])
+        generation = ActorGeneration([next(self._ids) for _ in prompts])
         arrival, now = self._clock(), trio.current_time()
         drop_at = None if deadline is None else arrival + deadline.at - now + GRACE_SECONDS
         first_token_by = now + self._max_queue_seconds
         entries = [
-            Entry(request_id, prompt, generation, arrival, deadline, drop_at, first_token_by)
+            Entry(
+                request_id,
+                prompt,
+                generation,
+                arrival,
+                deadline,
+                drop_at,
+                first_token_by,
+                client=self.identity.client,
+            )
             for request_id, prompt in zip(list(generation.unfinished), prompts, strict=True)
         ]
         try:
@@ -329,7 +362,7 @@ class ActorEngineClient:
                 told = f"The engine process that ran this request is gone: {reason}"
                 self._lose_engine((index, epoch), told, is_innocent=from_outside or self._calls.is_held(index))
             case OutputLost(reason=reason):
-                self.incidents.deaths["output-0"] += 1
+                self.incidents.deaths[f"output-{self.identity.client}"] += 1
                 # The engines still run them, and drop them when they see that their subscriber is gone; whichever they
                 # hear first, they must not have them twice.
                 self._engines.attached.clear()

@@ -71,6 +71,10 @@ def _counters(families: Families, stats: EngineStats) -> Iterable[Metric]:
     yield families.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.", steps)
 
 
+COUNTED_BY_ENGINES = frozenset(family.name for family in _counters(Families({}), EngineStats()))
+"""Names of what every API server hears from the engines, and counts alike."""
+
+
 def cache_facts(facts: EngineFacts) -> dict[str, str]:
     num_tokens = facts.num_blocks * facts.block_size
     return {

@@ -45,6 +45,8 @@ def create_app_from_environment() -> QuartTrio:
         warn_of_unknown_variables()
         keep_files_ours()
         claim_to_be_the_only_worker()
+        if settings.api_server_count > 1:
+            raise StartError("hypercorn's command runs one API server: --api-server-count is for `trillm serve`")
         checkpoint = fetch(model, settings)
         client = engine_client(settings)
         service = Service(settings, checkpoint, checked(settings, checkpoint), client)

@@ -14,7 +14,7 @@ import attrs
 from app.deadline import Deadline
 from app.engine import LorasInUse, Prompt
 from app.mailbox import ActorGeneration
-from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
+from protocol.ids import FIRST_CLIENT, ClientIndex, EngineIndex, Epoch, RequestId
 from protocol.messages import EngineCoreRequest, RequestOutput
 
 TRIAL_DEATHS = 2
@@ -49,12 +49,13 @@ class Entry:
     """Tokens that its engine has to compute before the next one comes, as far as was known when it got them."""
     deaths: int = 0
     """Engines that died under it since its last token, but for those that somebody killed."""
+    client: ClientIndex = FIRST_CLIENT
 
     def request(self, epoch: Epoch) -> EngineCoreRequest:
         """As it is sent to an engine, the first time or to go on."""
         return EngineCoreRequest(
             epoch=epoch,
-            client_index=FIRST_CLIENT,
+            client_index=self.client,
             request_id=self.request_id,
             prompt_token_ids=self.prompt.prompt_token_ids,
             sampling_params=self.prompt.sampling_params,

@@ -20,17 +20,20 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from app.api_identity import ALONE, ApiIdentity
 from app.checkpoints.inspect import Description, describe
 from app.checkpoints.parallel_sizes import check_sizes
 from app.checkpoints.resolve import Checkpoint
 from app.checkpoints.weights import check_weights
 from app.engine_client import ActorEngineClient
-from app.listening import hypercorn_config, open_sockets
+from app.engine_peers import EnginePeers
+from app.listening import ListeningConfig, hypercorn_config, open_sockets
 from app.notify import open_notifier
 from app.settings import Settings
 from protocol.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from app.peers import Peers
     from app.serving import Service
 
 logger = logging.getLogger("trillm")
@@ -45,6 +48,8 @@ async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str
     """
     description = checked(settings, checkpoint)
     config = hypercorn_config(settings)
+    if settings.api_server_count > 1:
+        return await serve_by_several(settings, checkpoint, config, manager)
     client = engine_client(settings)
     with (
         open_sockets(settings, config) as sockets,
@@ -65,13 +70,31 @@ async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str
     return 0
 
 
-def engine_client(settings: Settings) -> ActorEngineClient:
+async def serve_by_several(
+    settings: Settings, checkpoint: Checkpoint, config: ListeningConfig, manager: Mapping[str, str]
+) -> int:
+    """As `serve`, with --api-server-count processes that answer, of which none is this one."""
+    from app.api_servers import oversee
+
+    with (
+        open_sockets(settings, config) as sockets,
+        open_notifier(manager) as notifier,
+        trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
+    ):
+        return await oversee(settings, checkpoint, sockets, signals, notifier)
+
+
+def engine_client(
+    settings: Settings, identity: ApiIdentity = ALONE, peers: EnginePeers | None = None
+) -> ActorEngineClient:
     """Not ready before app/serving.py has had the adapters checked, if there are any."""
     return ActorEngineClient(
         max_live_requests=settings.max_live_requests,
         max_queue_seconds=settings.max_queue_time or math.inf,
         has_prefix_cache=settings.enable_prefix_caching,
         to_check="the adapters of --lora-modules are being read" if settings.lora_modules else None,
+        identity=identity,
+        peers=peers,
     )
 
 
@@ -100,11 +123,15 @@ def check_draft(settings: Settings, served: Description, directory: Path) -> Non
 
 
 def load_service(
-    settings: Settings, checkpoint: Checkpoint, description: Description, client: ActorEngineClient
+    settings: Settings,
+    checkpoint: Checkpoint,
+    description: Description,
+    client: ActorEngineClient,
+    peers: Peers | None = None,
 ) -> Service:
     """In a worker thread, so that the actors are heard meanwhile. Raises CheckpointError."""
     from app.serving import Service
 
-    service = Service(settings, checkpoint, description, client)
+    service = Service(settings, checkpoint, description, client, peers)
     gc.freeze()  # all this stays: the collector need not look at it again
     return service

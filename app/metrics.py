@@ -6,7 +6,7 @@ scraped. Beside it stand what this process takes (process_*) and its interpreter
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
@@ -19,30 +19,65 @@ from app.engine import EngineClient
 from app.engine_metrics import engine_metrics, server_metrics
 from app.http_metrics import HttpMetrics
 from app.metric_families import Families, together
+from app.metrics_page import Page, together_with, written
+from app.peers import CountedElsewhere
 from app.request_metrics import Requests
 
 PLAIN_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @final
+class Collected:
+    """For a registry: what has been collected already."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def registry_of(*collectors: Collector) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    return registry
+
+
+def of_this_process() -> tuple[Collector, ...]:
+    nobodys = CollectorRegistry()
+    return ProcessCollector(registry=nobodys), PlatformCollector(registry=nobodys), GCCollector(registry=nobodys)
+
+
+@final
 class Metrics:
     """All metrics of one API server."""
 
-    def __init__(self, engine: EngineClient, model_name: str) -> None:
+    def __init__(self, engine: EngineClient, model_name: str, *, has_peers: bool = False) -> None:
+        """`has_peers`: there are other API servers, and what all count is told as one. What one process takes is then
+        not told."""
+        self.past: Page | None = None
+        """What this API server counted before it was started again."""
         self.requests = Requests()
         self.http = HttpMetrics()
         self._engine = engine
         self._model_name = model_name
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        self._registry.register(ActorCollector(engine, model_name))
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
+        self._collectors: list[Collector] = [self, ActorCollector(engine, model_name)]
+        self._registry = None if has_peers else registry_of(*self._collectors, *of_this_process())
 
     def add(self, collector: Collector) -> None:
         """Have this read, too, when metrics are scraped."""
-        self._registry.register(collector)
+        self._collectors.append(collector)
+        if self._registry is not None:
+            self._registry.register(collector)
+
+    def page(self) -> bytes:
+        """What this API server counts and has counted, for the others (app/metrics_page.py)."""
+        return written(self._with_past(), self.requests.num_open)
+
+    def _with_past(self) -> list[Metric]:
+        own = (family for collector in self._collectors for family in collector.collect())
+        return together_with(own, [] if self.past is None else [(self.past, False)])
 
     def collect(self) -> Iterable[Metric]:
         """For the registry."""
@@ -56,9 +91,13 @@ class Metrics:
             yield from engine_metrics(reading, families)
             yield from self.requests.of(reading.index).collect(families)
 
-    def render(self, accept: str = "") -> tuple[bytes, str]:
+    def render(self, accept: str = "", others: Sequence[CountedElsewhere] = ()) -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics for who accepts that, as Prometheus does."""
+        registry = self._registry
+        if registry is None:
+            told = [(one.page, one.is_live) for one in others]
+            registry = registry_of(Collected(together_with(self._with_past(), told)))
         if "application/openmetrics-text" in accept:
-            page: bytes = openmetrics.generate_latest(self._registry, openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
+            page: bytes = openmetrics.generate_latest(registry, openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
             return page, openmetrics.CONTENT_TYPE_LATEST
-        return generate_latest(self._registry), PLAIN_TEXT
+        return generate_latest(registry), PLAIN_TEXT

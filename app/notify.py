@@ -11,11 +11,12 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import final
+from typing import Protocol, final
 
 import trio
 
-from app.engine import EngineClient
+from app.engine import Readiness
+from protocol.engine_stats import EngineStats
 
 logger = logging.getLogger("trillm.notify")
 
@@ -52,11 +53,24 @@ class Notifier:
         self._socket.close()
 
 
+class Reported(Protocol):
+    """What is told of: app.engine.EngineClient fulfils it."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def readiness(self) -> Readiness: ...
+
+    @property
+    def stats(self) -> EngineStats: ...
+
+
 @final
 class ServiceReport:
     """What the manager is told of one server."""
 
-    def __init__(self, engine: EngineClient, notifier: Notifier | None) -> None:
+    def __init__(self, engine: Reported, notifier: Notifier | None) -> None:
         self._engine = engine
         self._notifier = notifier
         self._told: str | None = None
@@ -102,7 +116,7 @@ class ServiceReport:
             await trio.sleep(period)
 
 
-def status_line(engine: EngineClient) -> str:
+def status_line(engine: Reported) -> str:
     """In one line, for `systemctl status`."""
     stats, readiness = engine.stats, engine.readiness
     state = readiness.reason if not readiness.ready else f"ready, but {late}" if (late := readiness.late) else "ready"

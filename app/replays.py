@@ -13,6 +13,8 @@ from attrs import frozen
 
 from app.incidents import Incidents
 from app.journal import MAX_DEATHS, TRIAL_DEATHS, Entry
+from app.other_loads import sequences_of_others
+from protocol.engine_stats import EngineStats
 from protocol.ids import EngineIndex, Epoch, RequestId
 
 
@@ -44,6 +46,10 @@ class Replays:
             if entry.engine is not None:
                 loads[entry.engine[0]] += entry.load
         return loads
+
+    def sequences_of_others(self, stats_of_each: Mapping[EngineIndex, EngineStats]) -> Counter[EngineIndex]:
+        """Of other API servers, in each engine."""
+        return sequences_of_others(self._live.values(), stats_of_each)
 
     def away_from_trials(self, among: Collection[EngineIndex]) -> Collection[EngineIndex]:
         """Those of these engines in which nothing is on trial; all of them if there are none."""

@@ -17,6 +17,7 @@ from app.engine import EngineClient
 from app.limits import Limits
 from app.metrics import Metrics
 from app.model_card import ModelCard
+from app.peers import NoPeers, Peers
 from app.render import ChatTemplate
 from app.request_log import RequestLog
 from app.responses.background import BackgroundResponses
@@ -53,6 +54,8 @@ class Services:
     """Where responses stay after they were told."""
     background: BackgroundResponses = field(factory=BackgroundResponses)
     """The responses that run without a client. Its `run` is somebody's task."""
+    peers: Peers = field(factory=NoPeers)
+    """The other API servers on the same listening socket."""
     cors: CorsPolicy = field(factory=CorsPolicy)
     """Which web pages may call."""
     special_tokens: dict[str, str] = field(factory=dict)

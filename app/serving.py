@@ -38,6 +38,7 @@ from app.lora_modules import LoraModule
 from app.metrics import Metrics
 from app.model_card import ModelCard
 from app.notify import Notifier, ServiceReport
+from app.peers import NoPeers, Peers
 from app.pooler_config import pooler
 from app.render import ChatTemplate
 from app.request_log import RequestLog
@@ -46,7 +47,7 @@ from app.responses.background import BackgroundResponses
 from app.responses.keeper import NothingKept
 from app.responses.store import ResponseStore
 from app.responses.tool_box import NoToolServers
-from app.seeds import seeds
+from app.seeds import choice_seed, seeds
 from app.services import Services
 from app.settings import Settings
 from app.template_source import read_template
@@ -65,10 +66,15 @@ class Service:
     """One API server: the application, the client of the engines, and what the actors are to be."""
 
     def __init__(
-        self, settings: Settings, checkpoint: Checkpoint, description: Description, client: ActorEngineClient
+        self,
+        settings: Settings,
+        checkpoint: Checkpoint,
+        description: Description,
+        client: ActorEngineClient,
+        peers: Peers | None = None,
     ) -> None:
-        """Reads the tokeniser, the template and the adapters, which may take a second. Raises CheckpointError, and
-        BadRequestError for an adapter that is named as the model is."""
+        """`peers`: the other API servers, if there are any. Reads the tokeniser, the template and the adapters, which
+        may take a second. Raises CheckpointError, and BadRequestError for an adapter that is named as the model is."""
         self.settings = settings
         self.directory = checkpoint.directory
         self.client = client
@@ -102,14 +108,15 @@ class Service:
                     settings.generation_config, settings.override_generation_config, checkpoint.directory
                 ),
             ),
-            metrics=Metrics(client, names[0]),
+            metrics=Metrics(client, names[0], has_peers=client.identity.has_peers),
+            peers=peers or NoPeers(),
             pooler=pooler(settings.pooler_config, checkpoint.directory),
             limits=settings.limits,
             api_keys=settings.api_key,
             special_tokens=description.special_tokens,
             stream_interval=settings.stream_interval,
             return_tokens_as_token_ids=settings.return_tokens_as_token_ids,
-            seed=seeds(settings.seed),
+            seed=seeds(None if settings.seed is None else choice_seed(settings.seed, client.identity.client)),
             response_keeper=store or NothingKept(),
             background=BackgroundResponses(store),
             tool_servers=self.tool_servers or NoToolServers(),

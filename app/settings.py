@@ -42,6 +42,7 @@ LORA = Group("Adapters (LoRA)", sort_key=4)
 JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())
 NO_ACCESS_LOG = Parameter(group=SERVER, name=("--disable-access-log", "--disable-uvicorn-access-log"), negative=())
 
+MAX_API_SERVERS = 64
 MAX_ENGINES = 64
 MAX_RANKS = 64
 """Of all engines together."""
@@ -90,6 +91,9 @@ class Settings:
     """Let those scripts send the browser's cookies along; needs origins by name."""
     middleware: Annotated[tuple[str, ...], Parameter(group=SERVER, negative=(), show=False)] = ()
     """vLLM's flag, which is refused."""
+    api_server_count: Annotated[int, Parameter(group=SERVER)] = 1
+    """Processes that take connections and answer, on the same address. More than one where clients have so many streams
+    that one cannot write them all."""
     root_path: Annotated[str, Parameter(group=SERVER)] = ""
     """Path prefix that a proxy in front has not stripped, such as /llm."""
     shutdown_timeout: Annotated[float, Parameter(group=SERVER)] = 30.0
@@ -279,6 +283,10 @@ class Settings:
         if not 1 <= self.data_parallel_size <= MAX_ENGINES:
             raise BadRequestError(
                 f"--data-parallel-size must be from 1 to {MAX_ENGINES}, not {self.data_parallel_size}"
+            )
+        if not 1 <= self.api_server_count <= MAX_API_SERVERS:
+            raise BadRequestError(
+                f"--api-server-count must be from 1 to {MAX_API_SERVERS}, not {self.api_server_count}"
             )
         self._check_ranks()
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:

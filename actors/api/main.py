@@ -27,6 +27,8 @@ def run_api_process(serve: ServeApi) -> NoReturn:
             supervisor = links.push(spec.house_address, HOUSE_INPUT)
             house = RemoteHouse(spec.client_index, links, supervisor)
 
+            control.pulse.enter("load")
+
             async def begin() -> None:
                 control.pulse.enter("serve")
                 await control.ready(ApiFacts())

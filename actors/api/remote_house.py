@@ -153,6 +153,9 @@ class RemoteHouse:
         call_id = next(self._ids)
         await self._ask(Share(call_id, key, value), call_id, ANSWER_SECONDS)
 
+    def share_soon(self, key: str, value: bytes | None) -> None:
+        self._supervisor.send_nowait(Share(next(self._ids), key, value))
+
     async def pages(self) -> list[PeerPage]:
         call_id = next(self._ids)
         answer = await self._ask(PagesAsked(call_id), call_id, ANSWER_SECONDS)

@@ -78,6 +78,8 @@ class ApiServer:
         self.output = Record(f"output-{index}")
         self.page: bytes | None = None
         """The last that it told of what it counts, over all incarnations."""
+        self.past: bytes | None = None
+        """The last that its predecessor told."""
         self.standing: ServerIs | None = None
         self.is_to_stop = False
         self.gone = trio.Event()
@@ -112,7 +114,7 @@ class ApiServer:
             await trio.sleep_forever()
 
     async def _live(self) -> None:
-        premises, epoch = self._premises, self._premises.new_epoch()
+        premises, epoch, self.past = self._premises, self._premises.new_epoch(), self.page
         spec = ApiSpec(
             client_index=self.index,
             epoch=epoch,

@@ -77,8 +77,7 @@ class ApiServers:
             for index in range(template.num_servers)
         ]
         self._engines: dict[EngineIndex, tuple[EngineSpec, EngineFacts]] = {}
-        self._shared: dict[str, bytes | None] = {}
-        """With what is not any more: it may have been there from the start."""
+        self._shared: dict[str, bytes] = {}
         self._numbers = count(1)
         self._answers: dict[int, Answers] = {}
         """To shares and to polls, by number."""
@@ -168,8 +167,8 @@ class ApiServers:
         server.tell(told(self.actors()))
         for key, value in self._shared.items():
             server.tell(SharedIs(0, key, value))
-        if server.page is not None:
-            server.tell(PeerPages(0, [PeerPage(server.page, is_live=False)]))
+        if server.past is not None:
+            server.tell(PeerPages(0, [PeerPage(server.past, is_live=False)]))
         for spec, facts in self._engines.values():
             server.tell(came(spec, facts, server.index))
         server.tell_of_output()
@@ -202,7 +201,8 @@ class ApiServers:
             case PageTold(call_id=number):
                 self._answered(number, server)
             case CannotGoOn(reason=reason):
-                self._premises.give_up(reason, None)
+                if self.failure is None:
+                    self._premises.give_up(reason, f"as {server.record.name} has found")
             case GrammarAsked() | GrammarLeft():
                 raise AssertionError("the server's own task takes these")
             case _:
@@ -213,12 +213,15 @@ class ApiServers:
             answers.come(server.index)
 
     def _share(self, server: ApiServer, message: Share) -> None:
-        if message.key not in self._shared and len(self._shared) >= MAX_SHARED:
+        if message.value is not None and message.key not in self._shared and len(self._shared) >= MAX_SHARED:
             logger.error(
                 "%s shares more than %s things; nobody is told of %r", server.record.name, MAX_SHARED, message.key
             )
         else:
-            self._shared[message.key] = message.value
+            if message.value is None:
+                self._shared.pop(message.key, None)
+            else:
+                self._shared[message.key] = message.value
             number = next(self._numbers)
             self._tell_all(SharedIs(number, message.key, message.value))
             self._when_answered(number, server, self._others(server), lambda late: ShareKnown(message.call_id))

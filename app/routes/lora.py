@@ -64,7 +64,9 @@ def lora_routes(services: Services) -> Blueprint:
             adapters.check_new(body.lora_name, services.model.served_names, replaces=body.load_inplace)
             lora = await find(body.lora_name, body.lora_path)
             await read_by_engines(AddLora(lora))
-            before = adapters.put(Adapter(lora, int(services.clock())))
+            adapter = Adapter(lora, int(services.clock()))
+            before = adapters.put(adapter)
+            await services.peers.adapter_came(adapter)
             if before is not None and before.lora.lora_id != lora.lora_id:
                 await give_up(before.lora.lora_id)
         logger.info("adapter %r was loaded from %r", lora.name, lora.path)
@@ -76,6 +78,7 @@ def lora_routes(services: Services) -> Blueprint:
         body = await read_body(request, _UNLOAD, services.limits, services.drain)
         async with one_at_a_time:
             removed = adapters.remove(body.lora_name, body.lora_int_id)
+            await services.peers.adapter_went(removed.name)
             await give_up(removed.lora.lora_id)
         logger.info("adapter %r was unloaded", removed.name)
         return _success(f"Success: LoRA adapter '{removed.name}' removed successfully.")

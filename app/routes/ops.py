@@ -55,13 +55,16 @@ def ops_routes(services: Services) -> Blueprint:
 
     @routes.get("/metrics")
     async def metrics() -> Response:
-        page, content_type = services.metrics.render(request.headers.get("accept", ""))
+        others = await services.peers.pages()
+        page, content_type = services.metrics.render(request.headers.get("accept", ""), others)
         return Response(page, content_type=content_type)
 
     @routes.get("/load")
     async def load() -> Response:
         """How many answers are being given, for load balancers."""
-        body = msgspec.json.encode(LoadAnswer(services.metrics.requests.num_open))
+        num_open = services.metrics.requests.num_open
+        num_open += sum(other.page.num_open for other in await services.peers.pages() if other.is_live)
+        body = msgspec.json.encode(LoadAnswer(num_open))
         return Response(body, content_type="application/json")
 
     return routes

@@ -8,6 +8,10 @@ from pathlib import Path
 import trio
 
 
+ENTRIES = (b"actors.child", b"app.api_process")
+"""The modules that actors are started with."""
+
+
 def is_gone(pid: int) -> bool:
     """Whether the process has ended; one that has ended and was not waited for yet counts as gone."""
     try:
@@ -32,8 +36,9 @@ def children(pid: int) -> dict[str, int]:
             arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
         except FileNotFoundError:  # it has just ended
             continue
-        if b"actors.child" in arguments:
-            found[arguments[arguments.index(b"actors.child") + 1].decode()] = int(child)
+        for entry in ENTRIES:
+            if entry in arguments:
+                found[arguments[arguments.index(entry) + 1].decode()] = int(child)
     return found
 
 
