@@ -167,3 +167,21 @@ async def test_no_child_outlives_a_killed_parent(spec, frozen):
         parent.kill()
     with trio.fail_after(2):
         await wait_until_gone(pid)
+
+
+async def test_a_child_writes_down_what_it_does_when_it_is_asked_and_goes_on(spec, capfd):
+    async with open_process(spec, "output-0") as child:
+        await until_ready(child)
+        assert child.ask_for_stacks()
+        assert isinstance(await child.receive(), Heartbeat)
+        said = ""
+        while "actors/child.py" not in said:
+            await trio.sleep(0.01)
+            said += capfd.readouterr().err
+        os.kill(child.pid, signal.SIGSTOP)
+        while child.is_running():
+            await trio.sleep(0.01)
+        assert not child.ask_for_stacks()
+        os.kill(child.pid, signal.SIGKILL)
+        await child.wait()
+        assert not child.ask_for_stacks()

@@ -11,6 +11,7 @@ from app import cli
 from app.checks import ranged
 from app.settings import Settings
 from protocol.errors import BadRequestError
+from protocol.parallel import ParallelSpec
 from protocol.spec import LoadFormat
 
 
@@ -49,6 +50,13 @@ def test_each_engine_has_a_batch_of_its_own(monkeypatch, flag):
 
     assert settings.house(Path("/m")).num_engines == 3
     assert settings.max_live_requests == 35
+
+
+def test_an_engine_s_ranks_are_called_as_vllm_calls_them(monkeypatch):
+    _, settings = parsed(monkeypatch, "-tp", "3", "-pp", "2", "--enable-expert-parallel")
+    assert settings.house(Path("/m")).engine.parallel == ParallelSpec(3, 2, experts=True)
+    _, settings = parsed(monkeypatch, "--tensor-parallel-size", "2", "--pipeline-parallel-size", "4")
+    assert settings.house(Path("/m")).engine.parallel == ParallelSpec(2, 4)
 
 
 def test_the_scheduler_s_flags_have_both_senses(monkeypatch):
@@ -105,6 +113,10 @@ def test_a_file_gives_what_neither_flag_nor_environment_says(monkeypatch, tmp_pa
         ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1, not 0"),
         ({"data_parallel_size": 0}, "--data-parallel-size must be from 1 to 64, not 0"),
         ({"data_parallel_size": 65}, "--data-parallel-size must be from 1 to 64, not 65"),
+        ({"tensor_parallel_size": 0}, "--tensor-parallel-size must be from 1 to 64, not 0"),
+        ({"pipeline_parallel_size": 65}, "--pipeline-parallel-size must be from 1 to 64, not 65"),
+        ({"tensor_parallel_size": 9, "pipeline_parallel_size": 8}, "ask for 72 processes, and 64 is the limit"),
+        ({"tensor_parallel_size": 8, "data_parallel_size": 9}, "ask for 72 processes, and 64 is the limit"),
         ({"shutdown_timeout": -1}, "--shutdown-timeout must not be negative"),
         ({"shutdown_timeout": math.nan}, "--shutdown-timeout must not be negative, and is nan"),
         ({"send_timeout": math.nan}, "--send-timeout must not be negative, and is nan"),
