@@ -83,6 +83,7 @@ class ApiServers:
         """To shares and to polls, by number."""
         self._nursery: trio.Nursery | None = None
         self._signals: list[int] = []
+        self._are_to_stop = trio.Event()
         self.failure: str | None = None
         self.failed = trio.Event()
         self.admitted = trio.Event()
@@ -97,9 +98,13 @@ class ApiServers:
 
     def stop(self, signal: int) -> None:
         self._signals.append(signal)
+        self._start_none_again()
+        self._tell_all(StopServing(signal))
+
+    def _start_none_again(self) -> None:
         for server in self._servers:
             server.is_to_stop = True
-            server.tell(StopServing(signal))
+        self._are_to_stop.set()
 
     async def wait_gone(self) -> None:
         for server in self._servers:
@@ -127,8 +132,7 @@ class ApiServers:
                 self._tell_all(EngineWent(index, epoch, reason, from_outside))
             case HouseFailed(reason=reason):
                 self.failure = reason
-                for server in self._servers:
-                    server.is_to_stop = True
+                self._start_none_again()
                 self._tell_all(HouseOver(reason))
                 self.failed.set()
             case _:
@@ -156,9 +160,7 @@ class ApiServers:
         while True:
             await self._premises.keep_alive(server.record, server.incarnation, give_up)
             with trio.move_on_after(REST_SECONDS):
-                await self.failed.wait()
-                server.gone.set()
-                await trio.sleep_forever()
+                await self._are_to_stop.wait()
 
     # ------------------------------------------------------------------ telling
 

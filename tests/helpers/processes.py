@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import trio
-
 
 ENTRIES = (b"actors.child", b"app.api_process")
 """The modules that actors are started with."""
@@ -40,6 +40,22 @@ def children(pid: int) -> dict[str, int]:
             if entry in arguments:
                 found[arguments[arguments.index(entry) + 1].decode()] = int(child)
     return found
+
+
+def owner_of_connection(client_port: int, processes: Mapping[str, int]) -> str | None:
+    """Which of these processes has the other end of our TCP connection over IPv4; None if it is none of them."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[2].rpartition(":")[2], 16) == client_port and fields[9] != "0":
+            return next((name for name, pid in processes.items() if has_socket(pid, fields[9])), None)
+    return None
+
+
+def has_socket(pid: int, inode: str) -> bool:
+    try:
+        return f"socket:[{inode}]" in {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:  # it has just ended, or closed one
+        return False
 
 
 def cpu_seconds(pid: int) -> float:
