@@ -29,7 +29,7 @@ TELL_SECONDS = 1.0
 PAGE_SECONDS = 2.0
 """What is counted in between may be lost with this process."""
 
-ADAPTER, HELD, CACHES = "adapter", "held", "caches"
+ADAPTER, HELD, CACHES, SETTLED = "adapter", "held", "caches", "settled"
 """What keys begin with, before a space."""
 _GONE = b""
 """In the place of an adapter that is there from the start, wherever a server begins anew."""
@@ -95,7 +95,7 @@ class RemotePeers:
         if self._is_unsettled:
             self._is_unsettled = False
             try:
-                await self._house.share(CACHES, None)  # behind the others
+                await self._house.share(SETTLED, None)  # nothing, but behind the others
             except UnavailableError as error:
                 logger.warning("other API servers may not know how engines are held: %s", error.message)
 

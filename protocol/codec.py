@@ -36,6 +36,23 @@ class Codec(Generic[T]):
             raise msgspec.DecodeError(f"{type(error).__name__}: {error}") from error
 
 
+class KeyedCodec(Codec[T]):
+    """Of the links between two processes that share a key: whoever else finds the socket says nothing to them."""
+
+    def __init__(self, codec: Codec[T], key: bytes) -> None:
+        """`key`: at the beginning of each frame."""
+        self._codec = codec
+        self._key = key
+
+    def encode(self, message: T) -> bytes:
+        return self._key + self._codec.encode(message)
+
+    def decode(self, frame: bytes | memoryview) -> T:
+        if frame[: len(self._key)] != self._key:
+            raise msgspec.DecodeError("a frame without the key of this link")
+        return self._codec.decode(frame[len(self._key) :])
+
+
 ENGINE_INPUT: Codec[EngineInput] = Codec(EngineInput)  # type: ignore[arg-type]
 ENGINE_OUTPUT: Codec[EngineOutput] = Codec(EngineOutput)  # type: ignore[arg-type]
 OUTPUT_INPUT: Codec[OutputInput] = Codec(OutputInput)  # type: ignore[arg-type]

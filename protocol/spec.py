@@ -152,6 +152,8 @@ class ApiSpec(msgspec.Struct, frozen=True, tag="api"):
     """Descriptors of the listening sockets, which it inherits."""
     serving: bytes
     """What the app made of its settings, for itself."""
+    key: bytes
+    """Of the links to and from the supervisor: what is said there nobody else is to say."""
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, tag="grammar"):

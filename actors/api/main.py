@@ -12,7 +12,7 @@ import trio
 from actors.api.remote_house import RemoteHouse
 from actors.child import Control, run_child
 from actors.handles import ServeApi
-from protocol.codec import API_INPUT, HOUSE_INPUT
+from protocol.codec import API_INPUT, HOUSE_INPUT, KeyedCodec
 from protocol.links import open_links
 from protocol.spec import ActorSpec, ApiFacts, ApiSpec
 
@@ -23,8 +23,8 @@ def run_api_process(serve: ServeApi) -> NoReturn:
     async def run_actor(spec: ActorSpec, control: Control) -> None:
         assert isinstance(spec, ApiSpec), f"an API server cannot be a {type(spec).__name__}"
         with open_links() as links:
-            inbox = links.pull(spec.inbox_address, API_INPUT)
-            supervisor = links.push(spec.house_address, HOUSE_INPUT)
+            inbox = links.pull(spec.inbox_address, KeyedCodec(API_INPUT, spec.key))
+            supervisor = links.push(spec.house_address, KeyedCodec(HOUSE_INPUT, spec.key))
             house = RemoteHouse(spec.client_index, links, supervisor)
 
             control.pulse.enter("load")

@@ -7,6 +7,7 @@ asked for. Used by actors/api/servers.py.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import final
 
@@ -27,13 +28,14 @@ from protocol.api import (
     PageTold,
     ServerIs,
 )
-from protocol.codec import API_INPUT, HOUSE_INPUT
+from protocol.codec import API_INPUT, HOUSE_INPUT, KeyedCodec
 from protocol.errors import GrammarError, TrillmError
 from protocol.ids import ClientIndex, Epoch
 from protocol.links import Links, ReceiveLink, SendLink, receive_batch
 from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import ApiSpec, OutputSpec
 
+KEY_BYTES = 16
 MAX_GRAMMARS = 256
 """Of one API server, that are being checked."""
 
@@ -123,15 +125,16 @@ class ApiServer:
             house_address=premises.address(f"a{self.index}.{epoch}.up"),
             listeners=list(self._template.listeners),
             serving=self._template.serving,
+            key=secrets.token_bytes(KEY_BYTES),
         )
-        from_server = premises.links.pull(spec.house_address, HOUSE_INPUT)
+        from_server = premises.links.pull(spec.house_address, KeyedCodec(HOUSE_INPUT, spec.key))
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._hear, from_server, nursery)
                 nursery.start_soon(premises.keep_alive, self.output, self._output_incarnation, self._do_without_output)
                 async with open_incarnation(self.record, spec) as heard:
                     async for _ in heard:
-                        self._link = premises.links.push(spec.inbox_address, API_INPUT)
+                        self._link = premises.links.push(spec.inbox_address, KeyedCodec(API_INPUT, spec.key))
                         self._began(self)
                 nursery.cancel_scope.cancel()
         finally:

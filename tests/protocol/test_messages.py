@@ -7,7 +7,7 @@ import typing
 import msgspec
 import pytest
 
-from protocol import codec, engine_stats, messages, operations, spec
+from protocol import api, codec, engine_stats, messages, operations, spec
 from protocol.lora import LoraId, LoraRequest
 from protocol.messages import FinishReason
 from protocol.sampling import Grammar, GrammarKind, GrammarSource, SamplingParams
@@ -58,6 +58,8 @@ SHARES = spec.WeightsFacts(
 )
 OF_WEIGHTS = [spec.Start(1, spec.WeightsSpec(4, ENGINE_SPEC)), spec.Weights(SHARES), spec.Weights(None)]
 OF_RANKS = [spec.Start(1, spec.RankSpec(4, ENGINE_SPEC, 1))]
+OF_API_SERVERS = [spec.Start(1, spec.ApiSpec(1, 4, 2, "ipc://a", "ipc://b", [3], b"{}", b"k"))]
+STANDING = api.ActorStanding("engine-0", 3, 17, True, "step", 0.5, 0.25, 1.0, 2, "gone", True, 0)
 OF_GRAMMARS = [
     spec.Start(1, spec.GrammarSpec(3, "/m")),
     spec.CheckGrammar(GrammarSource(GrammarKind.REGEX, "a+")),
@@ -107,6 +109,7 @@ MESSAGES = {
         spec.Ready(SHARES),
         spec.Fault("no", 1),
         spec.Ready(spec.RankFacts()),
+        spec.Ready(spec.ApiFacts()),
     ],
     "TO_CHILD": [
         spec.Start(1, ENGINE_SPEC),
@@ -115,6 +118,31 @@ MESSAGES = {
         *OF_GRAMMARS,
         *OF_WEIGHTS,
         *OF_RANKS,
+        *OF_API_SERVERS,
+    ],
+    "API_INPUT": [
+        api.EngineCame(0, 3, "ipc://a", "ipc://b", ENGINE_FACTS),
+        api.EngineWent(0, 3, "gone", True),
+        api.OutputCame(4, "ipc://a", "ipc://b"),
+        api.OutputWent("gone"),
+        api.ActorsAre([STANDING]),
+        api.HouseOver("no"),
+        api.StopServing(15),
+        api.GrammarAnswered(6, Grammar("g")),
+        api.SharedIs(7, "held 0", b"x"),
+        api.ShareKnown(6),
+        api.PageAsked(7),
+        api.PeerPages(6, [api.PeerPage(b"x", True)]),
+    ],
+    "HOUSE_INPUT": [
+        api.GrammarAsked(6, GrammarSource(GrammarKind.REGEX, "a+")),
+        api.GrammarLeft(6),
+        api.ServerIs(False, "no", "engine-1", 3, 4, 5, True),
+        api.Share(6, "held 0", None),
+        api.ShareTaken(7),
+        api.PagesAsked(6),
+        api.PageTold(7, b"x"),
+        api.CannotGoOn("no"),
     ],
 }
 
@@ -189,7 +217,8 @@ GOLDEN = {
         "74657302ab68696464656e5f73697a6500"
     ),
     "FROM_CHILD.1.Ready": (
-        "82a474797065a57265616479a5666163747382a474797065ac6f75747075745f6661637473aa766f6361625f73697a65cd0200"
+        "82a474797065a57265616479a5666163747382a474797065ac6f75747075745f6661637473aa766f6361625f73697a65"
+        "cd0200"
     ),
     "FROM_CHILD.2.Heartbeat": (
         "85a474797065a9686561727462656174a47374657003a57068617365a473746570a970686173655f616765cb3fe00000"
@@ -212,6 +241,7 @@ GOLDEN = {
     ),
     "FROM_CHILD.8.Fault": "83a474797065a56661756c74a76d657373616765a26e6fa96c6f73745f72616e6b01",
     "FROM_CHILD.9.Ready": "82a474797065a57265616479a5666163747381a474797065aa72616e6b5f6661637473",
+    "FROM_CHILD.10.Ready": "82a474797065a57265616479a5666163747381a474797065a96170695f6661637473",
     "TO_CHILD.0.Start": (
         "84a474797065a57374617274a776657273696f6e01a473706563de0025a474797065a6656e67696e65ac656e67696e65"
         "5f696e64657800a565706f636801b072657175657374735f61646472657373a76970633a2f2f61b16f7574707574735f"
@@ -282,6 +312,40 @@ GOLDEN = {
         "5f6370755f6c6f72617300a8706172616c6c656c83a674656e736f7201a8706970656c696e6501a765787065727473c2"
         "ab6e756d5f656e67696e657301aa72656e64657a766f7573a0a472616e6b01a46e616d65c0"
     ),
+    "TO_CHILD.9.Start": (
+        "84a474797065a57374617274a776657273696f6e01a47370656389a474797065a3617069ac636c69656e745f696e6465"
+        "7801a565706f636804ab6e756d5f7365727665727302ad696e626f785f61646472657373a76970633a2f2f61ad686f75"
+        "73655f61646472657373a76970633a2f2f62a96c697374656e6572739103a773657276696e67c4027b7da36b6579c401"
+        "6ba46e616d65c0"
+    ),
+    "API_INPUT.0.EngineCame": (
+        "96ab454e47494e455f43414d450003a76970633a2f2f61a76970633a2f2f628aa474797065ac656e67696e655f666163"
+        "7473ad6d61785f6d6f64656c5f6c656ecd0800aa6e756d5f626c6f636b7364aa626c6f636b5f73697a6510aa766f6361"
+        "625f73697a65cd0200a6646576696365a3637075a56474797065a7666c6f61743332ad776569676874735f6279746573"
+        "01ae6b765f63616368655f627974657302ab68696464656e5f73697a6500"
+    ),
+    "API_INPUT.1.EngineWent": "95ab454e47494e455f57454e540003a4676f6e65c3",
+    "API_INPUT.2.OutputCame": "94ab4f55545055545f43414d4504a76970633a2f2f61a76970633a2f2f62",
+    "API_INPUT.3.OutputWent": "92ab4f55545055545f57454e54a4676f6e65",
+    "API_INPUT.4.ActorsAre": (
+        "92aa4143544f52535f415245919ca8656e67696e652d300311c3a473746570cb3fe0000000000000cb3fd00000000000"
+        "00cb3ff000000000000002a4676f6e65c300"
+    ),
+    "API_INPUT.5.HouseOver": "92aa484f5553455f4f564552a26e6f",
+    "API_INPUT.6.StopServing": "92ac53544f505f53455256494e470f",
+    "API_INPUT.7.GrammarAnswered": "96b04752414d4d41525f414e5357455245440691a167c0c0c2",
+    "API_INPUT.8.SharedIs": "94a95348415245445f495307a668656c642030c40178",
+    "API_INPUT.9.ShareKnown": "92ab53484152455f4b4e4f574e06",
+    "API_INPUT.10.PageAsked": "92aa504147455f41534b454407",
+    "API_INPUT.11.PeerPages": "93aa504545525f5041474553069192c40178c3",
+    "HOUSE_INPUT.0.GrammarAsked": "93ad4752414d4d41525f41534b45440693a57265676578a2612bc0",
+    "HOUSE_INPUT.1.GrammarLeft": "92ac4752414d4d41525f4c45465406",
+    "HOUSE_INPUT.2.ServerIs": "98a95345525645525f4953c2a26e6fa8656e67696e652d31030405c3",
+    "HOUSE_INPUT.3.Share": "94a5534841524506a668656c642030c0",
+    "HOUSE_INPUT.4.ShareTaken": "92ab53484152455f54414b454e07",
+    "HOUSE_INPUT.5.PagesAsked": "92ab50414745535f41534b454406",
+    "HOUSE_INPUT.6.PageTold": "93a9504147455f544f4c4407c40178",
+    "HOUSE_INPUT.7.CannotGoOn": "92ac43414e4e4f545f474f5f4f4ea26e6f",
 }
 
 CASES = [(name, message) for name, union in MESSAGES.items() for message in union]
@@ -301,6 +365,8 @@ def test_every_member_of_a_union_is_tried_here(name):
         "APP_INPUT": messages.AppInput,
         "FROM_CHILD": spec.FromChild,
         "TO_CHILD": spec.ToChild,
+        "API_INPUT": api.ApiInput,
+        "HOUSE_INPUT": api.HouseInput,
     }
     assert {type(message) for message in MESSAGES[name]} == set(typing.get_args(unions[name]))
 
@@ -334,3 +400,13 @@ def test_the_tags_of_what_a_client_asks_are_the_specified_names():
     ]
     for message in MESSAGES["ENGINE_INPUT"]:
         assert msgspec.msgpack.decode(codec.ENGINE_INPUT.encode(message))[0] in list(messages.EngineCoreRequestType)
+
+
+def test_a_link_with_a_key_hears_nobody_without_it():
+    ours, other = (codec.KeyedCodec(codec.HOUSE_INPUT, key) for key in (b"ours", b"othe"))
+    message = api.CannotGoOn("no")
+
+    assert ours.decode(ours.encode(message)) == message
+    for frame in (other.encode(message), codec.HOUSE_INPUT.encode(message), b"ours", b"our", b""):
+        with pytest.raises(msgspec.DecodeError):
+            ours.decode(frame)
