@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import final
@@ -17,6 +18,8 @@ from gpu.ranks.rank_model import RankModel
 from protocol.errors import RankLostError
 from protocol.lora import LoraId
 from protocol.step import Row
+
+logger = logging.getLogger("trillm.ranks")
 
 
 @final
@@ -79,7 +82,10 @@ class LeadModel:
             self._together(self._part.model.restore_kv)
 
     def weights(self) -> Iterable[torch.Tensor]:
-        """This rank's."""
+        """This rank's: those of the others stay where they are."""
+        logger.warning(
+            "the other ranks keep their weights in their devices' memory; a deeper sleep gives them back too"
+        )
         return self._part.model.weights()
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import attrs
 from protocol.lora import LoraId
 from protocol.step import Row
 
-LEAST_TOKENS = 16
+LEAST_TOKENS = 32
 """Of a part. For fewer tokens a stage takes hardly less time than for twice as many, since it reads its weights once:
 cutting would make the step longer."""
 

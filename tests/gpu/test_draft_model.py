@@ -19,11 +19,13 @@ from protocol.errors import CheckpointError
 from protocol.ids import RequestId, Slot
 from protocol.messages import EngineCoreRequest
 from protocol.operations import SleepTag
+from protocol.parallel import ParallelSpec
 from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat
 from protocol.step import NewSequence
 from tests.helpers import tiny_checkpoints, wide_checkpoints
 from tests.helpers.runner_conformance import params
 from tests.helpers.scheduling import Bench, a_config, a_request, a_spec
+from tests.helpers.thread_ranks import thread_lead
 
 CONFIG = a_config(num_blocks=40, block_size=16, max_num_batched_tokens=64, max_model_len=250)
 VOCAB_SIZE = wide_checkpoints.VOCAB_SIZE
@@ -77,7 +79,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
 
 
 def serve(spec: EngineSpec, config: SchedulerConfig, *requests: EngineCoreRequest) -> Bench:
-    runner = TorchRunner.load(spec, lambda _: None)
+    runner = TorchRunner.load(spec, lambda _: None, leading=thread_lead(spec) if spec.parallel.world > 1 else None)
     speculative = spec.speculative if isinstance(spec.speculative, DraftModelSpec) else None
     bench = Bench(Path(spec.checkpoint), config, speculative=speculative, runner=runner)
     for request in requests:
@@ -104,6 +106,15 @@ def test_texts_are_those_of_the_model_alone(checkpoints: Checkpoints, name: str)
     assert stats.spec_decode_num_draft_tokens > 0
     if name != "other":
         assert stats.spec_decode_num_accepted_tokens > 10
+
+
+@pytest.mark.parametrize("parallel", [ParallelSpec(2), ParallelSpec(1, 2)], ids=["tp2", "pp2"])
+def test_over_ranks_the_draft_model_is_the_leading_one_s_own(one: Checkpoints, parallel: ParallelSpec):
+    plain = serve(one.spec(), CONFIG, *REQUESTS)
+    drafted = serve(one.spec(one.near, parallel=parallel), CONFIG, *REQUESTS)
+    for request in REQUESTS:
+        assert told(drafted, request) == told(plain, request)
+    assert drafted.scheduler.stats().spec_decode_num_accepted_tokens > 10
 
 
 def test_preempted_and_cached_sequences_are_caught_up_with(checkpoints: Checkpoints):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import final
@@ -29,12 +29,14 @@ class Unwatched:
 
 
 @contextmanager
-def thread_lead(spec: EngineSpec, followers: list[Follower] | None = None) -> Iterator[Lead]:
-    """The followers serve until it is left; they are put into the list, by rank."""
+def thread_lead(
+    spec: EngineSpec, followers: list[Follower] | None = None, loaded: Callable[[], object] | None = None
+) -> Iterator[Lead]:
+    """The followers serve until it is left; they are put into the list, by rank. Each calls `loaded` in its thread."""
     meetings = Meetings(spec.parallel, SECONDS)
     made = [] if followers is None else followers
     for rank in range(1, spec.parallel.world):
-        made.append(Follower(spec, meetings.groups(rank), ignore, nothing, None))
+        made.append(Follower(spec, meetings.groups(rank), ignore, loaded or nothing, None))
     threads = [threading.Thread(target=serve, args=(follower,)) for follower in made]
     for thread in threads:
         thread.start()
@@ -57,7 +59,11 @@ def load_over_threads(
     """A runner over a tiny checkpoint. Close it: its threads wait."""
     sizes = {"block_size": 4, "num_gpu_blocks_override": 64, "device": "cpu", "dtype": "float32", "threads": 1}
     spec = EngineSpec(EngineIndex(0), Epoch(1), "", {}, str(checkpoint), parallel=parallel, **(sizes | changes))
-    return TorchRunner.load(spec, ignore, leading=thread_lead(spec, followers))
+    loaded = threading.Semaphore(0)
+    runner = TorchRunner.load(spec, ignore, leading=thread_lead(spec, followers, loaded.release))
+    for _ in range(1, parallel.world):
+        assert loaded.acquire(timeout=SECONDS)
+    return runner
 
 
 def ignore(progress: float) -> None:

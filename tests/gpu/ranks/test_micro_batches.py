@@ -20,9 +20,9 @@ def sizes(batches: list) -> list[list[int]]:
 
 
 def test_a_long_prompt_is_cut_into_as_many_parts_as_there_are_stages():
-    batches = micro_batches(rows_of(100), [], 4)
-    assert sizes(batches) == [[25], [25], [25], [25]]
-    assert [batch.rows[0].start for batch in batches] == [0, 25, 50, 75]
+    batches = micro_batches(rows_of(200), [], 4)
+    assert sizes(batches) == [[50], [50], [50], [50]]
+    assert [batch.rows[0].start for batch in batches] == [0, 50, 100, 150]
     assert [batch.rows[0].sample for batch in batches] == [False, False, False, True]
 
 
@@ -32,7 +32,8 @@ def test_few_tokens_stay_together():
 
 
 def test_short_rows_are_not_cut():
-    assert sizes(micro_batches(rows_of(LEAST_TOKENS - 2, LEAST_TOKENS - 1, 3), [], 2)) == [[14, 15], [3]]
+    short = LEAST_TOKENS - 1
+    assert sizes(micro_batches(rows_of(short - 1, short, 3), [], 2)) == [[short - 1, short], [3]]
 
 
 def test_one_stage_has_all_rows_with_their_adapters():
