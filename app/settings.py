@@ -233,8 +233,8 @@ class Settings:
     enable_expert_parallel: Annotated[bool, Parameter(group=CACHE, negative=())] = False
     """Spread a model's experts over the --tensor-parallel-size processes whole, instead of cutting each."""
     threads: Annotated[int | None, Parameter(group=CACHE)] = None
-    """Compute threads of each engine on a CPU. Default: its share of the cores, less one for the server if there are
-    more than two."""
+    """Compute threads of each engine on a CPU, or of each of its ranks. Default: its share of the cores, less one for
+    the server if there are more than two."""
     engine_standby: Annotated[bool, Parameter(group=CACHE)] = True
     """Keep a process ready for the engine to be started again in: it is then back a second or two earlier, for some
     200 MB of memory. Not with the dummy model, which starts at once."""
