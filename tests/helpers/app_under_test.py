@@ -20,6 +20,7 @@ from app.factory import create_app
 from app.limits import Limits
 from app.metrics import Metrics
 from app.model_card import GenerationConfig, ModelCard
+from app.peers import NoPeers, Peers
 from app.render import ChatTemplate
 from app.services import Services
 from app.tokenizer import Tokenizer
@@ -91,6 +92,7 @@ def make_app(
     adapters: Iterable[Adapter] = (),
     adapter_policy: AdapterPolicy | None = None,
     dialect: Dialect | None = None,
+    peers: Peers | None = None,
     **engine: Any,
 ) -> AppUnderTest:
     tokenizer = make_tokenizer()
@@ -105,7 +107,8 @@ def make_app(
         template=None if template is None else ChatTemplate(template),
         model=card,
         adapter_policy=adapter_policy or AdapterPolicy(),
-        metrics=Metrics(fake, MODEL),
+        metrics=Metrics(fake, MODEL, has_peers=peers is not None),
+        peers=peers or NoPeers(),
         dialect=dialect or Dialect(),
         limits=limits or Limits(),
         api_keys=api_keys,
