@@ -253,7 +253,7 @@ class Supervisor:
             num_engines=self._spec.num_engines,
             epoch=epoch,
             requests_address=self._address(f"e{index}.{epoch}.in"),
-            outputs_addresses={client: self._address(f"e{index}.{epoch}.out{client}") for client in self._clients()},
+            outputs_addresses={client: self._address(f"e{index}.{epoch}.{client}.out") for client in self._clients()},
             weights_seconds=WEIGHTS_SECONDS if self._spec.shares_weights else None,
             rendezvous=f"file://{meeting}" if unit.followers else "",
         )

@@ -44,12 +44,13 @@ async def oversee(
     )
     spec = attrs.evolve(settings.house(checkpoint.directory, checkpoint.draft), api=template)
     name = (settings.served_model_name or (checkpoint.name,))[0]
-    logger.info("starting %s, listening on %s", name, address(sockets))
+    url = address(sockets)
+    logger.info("starting %s, listening on %s", name, url)
     async with open_api_servers(spec) as servers:
         report = ServiceReport(Whole(servers), notifier)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(report.run, servers.admitted)
-            nursery.start_soon(announce, servers, settings.api_server_count, began)
+            nursery.start_soon(announce, servers, settings.api_server_count, name, url, began)
             nursery.start_soon(leave_after_failure, servers, nursery.cancel_scope)
             first = await anext(signals)
             seconds = 0.0 if servers.failure else settings.shutdown_timeout
@@ -90,9 +91,11 @@ async def leave_after_failure(servers: ApiServersView, scope: trio.CancelScope) 
     scope.cancel()
 
 
-async def announce(servers: ApiServersView, num_servers: int, began: float) -> None:
+async def announce(servers: ApiServersView, num_servers: int, name: str, url: str, began: float) -> None:
+    """Once one takes requests; the others are about to."""
     await servers.admitted.wait()
-    logger.info("%s API servers; the first one serves after %.1f s", num_servers, trio.current_time() - began)
+    seconds = trio.current_time() - began
+    logger.info("ready in %.1f s: %s at %s, with %s API servers", seconds, name, url, num_servers)
 
 
 @final

@@ -222,14 +222,17 @@ async def announce(service: Service, url: str | None, began: float) -> None:
     Without a URL, hypercorn has said where.
 
     `began` is when the actors were started, by trio's clock."""
-    logger.info("starting %s%s", service.model_name, f", listening on {url}" if url else "")
+    is_alone = not service.client.identity.has_peers  # else the main process says these two, once for all
+    if is_alone:
+        logger.info("starting %s%s", service.model_name, f", listening on {url}" if url else "")
     await service.client.attached_once.wait()
     await service.check_adapters()
     if not service.client.alive:
         return
     service.client.admit()
     logger.info("%s", what_is_served(service))
-    logger.info("ready in %.1f s: %s%s", trio.current_time() - began, service.model_name, hint(service, url))
+    if is_alone:
+        logger.info("ready in %.1f s: %s%s", trio.current_time() - began, service.model_name, hint(service, url))
 
 
 def what_is_served(service: Service) -> str:

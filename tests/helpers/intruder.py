@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from protocol import codec, messages, operations
+from protocol import api, codec, messages, operations
 from protocol.codec import Codec
 from protocol.engine_stats import EngineStats
+from protocol.ids import EngineIndex, Epoch
 from protocol.messages import FinishReason
 from protocol.sampling import SamplingParams
 from tests.helpers.garbled import garbled
@@ -50,6 +51,14 @@ def templates(epoch: int) -> dict[str, list[object]]:
             messages.EngineAttached(0, epoch + 1),
             messages.UtilityAnswer(0, reply),
         ],
+        "API_INPUT": [
+            api.EngineWent(EngineIndex(0), Epoch(epoch), "no", False),
+            api.OutputWent("no"),
+            api.HouseOver("no"),
+            api.StopServing(15),
+            api.SharedIs(1, "adapter a", b"x"),
+        ],
+        "HOUSE_INPUT": [api.CannotGoOn("no"), api.Share(1, "adapter a", b"x"), api.PageTold(0, b"x")],
     }
 
 
