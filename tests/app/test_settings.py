@@ -112,6 +112,8 @@ def test_a_file_gives_what_neither_flag_nor_environment_says(monkeypatch, tmp_pa
         ({"port": 65536}, "--port must be from 0 to 65535, not 65536"),
         ({"max_num_seqs": 0}, "--max-num-seqs must be at least 1, not 0"),
         ({"data_parallel_size": 0}, "--data-parallel-size must be from 1 to 64, not 0"),
+        ({"api_server_count": 0}, "--api-server-count must be from 1 to 64, not 0"),
+        ({"api_server_count": 65}, "--api-server-count must be from 1 to 64, not 65"),
         ({"data_parallel_size": 65}, "--data-parallel-size must be from 1 to 64, not 65"),
         ({"tensor_parallel_size": 0}, "--tensor-parallel-size must be from 1 to 64, not 0"),
         ({"pipeline_parallel_size": 65}, "--pipeline-parallel-size must be from 1 to 64, not 65"),

@@ -16,27 +16,32 @@ from app import api_serving
 from app.adapter_paths import AdapterPolicy
 from app.adapters import Adapter, Adapters
 from app.api_identity import ALONE, ApiIdentity
+from app.api_servers import Whole
 from app.checkpoints.resolve import Checkpoint, Source
 from app.engine import LorasInUse, Prompt
+from app.engine_client import ActorEngineClient
 from app.journal import MOST_AHEAD, Entry
 from app.lora_metrics import LoraCollector
 from app.mailbox import ActorGeneration
 from app.metrics import Metrics
 from app.metrics_page import Page, read_page
+from app.notify import status_line
 from app.other_loads import loads_of_others, sequences_of_others
 from app.peers import CountedElsewhere
 from app.remote_peers import RemotePeers
 from app.settings import Settings
-from protocol.api import PageAsked, PeerPage, PeerPages, SharedIs
+from protocol.api import PageAsked, PeerPage, PeerPages, ServerIs, SharedIs
 from protocol.engine_stats import EngineStats
 from protocol.errors import UnavailableError
 from protocol.ids import ClientIndex, EngineIndex, Epoch, RequestId
 from protocol.lora import LoraId, LoraRequest
+from protocol.messages import EngineCoreRequest
 from protocol.operations import RunState
 from protocol.sampling import SamplingParams
 from tests.helpers.adapters import write_adapter
 from tests.helpers.app_under_test import MODEL, AppUnderTest, make_app
 from tests.helpers.fake_engine import FakeEngine
+from tests.helpers.memory_house import open_memory_house
 
 ADAPTER = Adapter(LoraRequest("pirate", LoraId(5), "/a"), 1_700_000_000)
 HELD = RunState(is_paused=True)
@@ -278,6 +283,31 @@ async def test_a_route_that_loads_an_adapter_tells_the_others(tmp_path: Path) ->
     assert peers.adapters == [("came", "one"), ("went", "one")]
 
 
+@attrs.define
+class Standings:
+    """As much of actors.handles.ApiServersView as the main process reports."""
+
+    told: list[ServerIs | None]
+    failure: str | None = None
+
+    def standings(self) -> list[ServerIs | None]:
+        return self.told
+
+
+def test_the_service_manager_hears_of_all_as_of_one() -> None:
+    ready = ServerIs(True, "", "engine-1: down", 3, 7, 2, True)
+    starting = ServerIs(False, "the actors are being connected", "", 0, 0, 0, False)
+
+    assert status_line(Whole(Standings([None, None]))) == "the API servers are starting; 0 running, 0 waiting"
+    assert status_line(Whole(Standings([starting, None]))).startswith("the actors are being connected; ")
+    whole = Whole(Standings([ready, None, starting]))
+    assert status_line(whole) == "ready, but api-1: down; engine-1: down; 7 running, 2 waiting"
+    assert whole.alive
+    over = Whole(Standings([ready], "engine-0 died 4 times"))
+    assert not over.alive
+    assert status_line(over).startswith("engine-0 died 4 times; ")
+
+
 # ---------------------------------------------------------------------- who is who
 
 
@@ -302,6 +332,23 @@ def test_others_have_what_an_engine_has_beside_ours() -> None:
 
     assert others == {0: 5, 1: 0, 2: 1}
     assert loads_of_others(others) == {0: 5 * MOST_AHEAD, 1: 0, 2: MOST_AHEAD}
+
+
+async def test_the_limit_of_live_requests_is_for_all_together(checkpoint: Path, autojump_clock) -> None:
+    async with open_memory_house(checkpoint, dummy_step_seconds=0.1) as house, trio.open_nursery() as nursery:
+        identity = ApiIdentity(ClientIndex(0), Epoch(7), 2)
+        client = ActorEngineClient(max_live_requests=5, clock=trio.current_time, identity=identity)
+        nursery.start_soon(client.run, house)
+        await client.attached_once.wait()
+        prompt = Prompt([5, 6], SamplingParams(max_tokens=9, seed=1))
+        client._engines.take(EngineIndex(0), EngineStats(2, 1))  # of another one
+        with pytest.raises(UnavailableError, match="3 are running or queued, the limit is 5, and this one asks for 3"):
+            async with client.generate([prompt] * 3):
+                pass
+        async with client.generate([prompt] * 2):
+            sent = [message for message in house.engine_inputs if isinstance(message, EngineCoreRequest)]
+            assert [message.request_id for message in sent] == ["r7-1", "r7-2"]
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("changes", [{}, {"api_key": ("k",), "uds": Path("/tmp/s"), "profiler_dir": Path("p")}])

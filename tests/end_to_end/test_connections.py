@@ -49,13 +49,13 @@ async def lines(http: httpx.AsyncClient, begun: trio.Event) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("http2", [False, True])
+@pytest.mark.parametrize(("http2", "flags"), [(False, SLOW), (False, (*SLOW, "--api-server-count", "2")), (True, SLOW)])
 async def test_over_tls_it_answers_and_streams_and_drains(
-    checkpoint: Path, certificates: Certificates, http2: bool
+    checkpoint: Path, certificates: Certificates, http2: bool, flags: tuple[str, ...]
 ) -> None:
     files = ("--ssl-certfile", str(certificates["server.pem"]), "--ssl-keyfile", str(certificates["server.key"]))
     context = certificates.client_context()
-    async with open_process(command(checkpoint, "--port", "0", *files, *SLOW)) as server:
+    async with open_process(command(checkpoint, "--port", "0", *files, *flags)) as server:
         url = await started(server)
         assert url.startswith("https://127.0.0.1:")
         begun, found = trio.Event(), []

@@ -47,6 +47,7 @@ async def test_a_host_that_does_not_exist(checkpoint: Path) -> None:
     [
         ("TRILLM_PORT", "abc", "abc"),
         ("TRILLM_PORT", "70000", "--port must be from 0 to 65535"),
+        ("TRILLM_API_SERVER_COUNT", "2", "runs one API server"),
         ("TRILLM_CONFIG", "/nonexistent/trillm.toml", "/nonexistent/trillm.toml"),
         ("TRILLM_CONFIG", __file__, "(TRILLM_CONFIG) cannot be read"),
         ("TRILLM_CONFIG", sys.executable, "(TRILLM_CONFIG) cannot be read"),
