@@ -108,7 +108,7 @@ async def test_what_an_output_handler_had_still_to_say_is_not_heard_after_its_en
         output = found.output()
         await found.tell(found.came(), output)
         to_app = found.links.push(output.app_address, APP_INPUT)
-        found.say.send_nowait(api.OutputWent("killed"))
+        await found.tell(api.OutputWent("killed"))
         to_app.send_nowait(ATTACHED)
         with trio.move_on_after(0.05):
             await trio.sleep_forever()
