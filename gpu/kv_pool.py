@@ -66,9 +66,9 @@ def kv_block_bytes(config: ModelShape, block_size: int, dtype: torch.dtype) -> i
 
 def free_bytes(device: torch.device, num_engines: int = 1) -> tuple[int, int]:
     """Bytes that the pool may take at most, and by default, on this device as it is now (weights loaded), if as many
-    engines share it."""
+    engines share the machine, of whose GPUs each has its own (gpu/cards)."""
     if device.type == "cuda":
-        free = int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE) // num_engines
+        free = int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE)
         return free, free
     available = _available_memory() // num_engines
     return available // 2, min(int(available * CPU_SHARE), CPU_DEFAULT_BYTES)

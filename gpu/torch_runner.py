@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from gpu.cards import take_card
 from gpu.draft_model import DraftModel
 from gpu.host_memory import give_back_freed_memory
 from gpu.lacking_memory import lacking
@@ -89,6 +90,7 @@ class TorchRunner:
         """Load the checkpoint that `spec` names, or map what is offered of it; over ranks, if it lies so, of which this
         process leads, by default as the spec says. Raises CheckpointError if it cannot be served, StartError if the
         device or the data type is not to be had here, RankLostError if a rank is not there."""
+        take_card(spec, 0)
         kept = ExitStack()
         load: Load = load_models
         if spec.parallel.world > 1:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import torch
 
+from gpu.cards import take_card
 from gpu.groups.groups import Groups
 from gpu.host_memory import give_back_freed_memory
 from gpu.lacking_memory import lacking
@@ -137,5 +138,6 @@ def follow(
     spec: EngineSpec, rank: int, report: Report, loaded: Callable[[], None], offer: WeightsOffer | None, work: Work
 ) -> None:
     """Until this process ends. Raises as `Follower.serve`, and StartError where a rank cannot join."""
+    take_card(spec, rank)
     with join_ranks(spec, rank) as groups:
         Follower(spec, groups, report, loaded, offer).serve(work)

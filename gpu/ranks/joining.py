@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import torch
-
 from gpu.groups.groups import Groups
 from gpu.groups.open import open_groups
 from gpu.groups.rendezvous import Rendezvous
@@ -28,9 +26,7 @@ def join_ranks(spec: EngineSpec, rank: int) -> Iterator[Groups]:
     """Raises StartError for a device or an address that is not to be had, RankLostError when another does not come."""
     device = pick_device(spec.device)
     kernels = None
-    if device.type == "cuda":
-        _take_card(spec, rank)
-    else:
+    if device.type == "cpu":
         kernels = open_library(None if spec.cache_directory is None else Path(spec.cache_directory))
     rendezvous = Rendezvous.parse(spec.rendezvous)
     opening = open_groups(spec.parallel, rank, rendezvous, device, WAIT_SECONDS, START_SECONDS, kernels)
@@ -40,11 +36,3 @@ def join_ranks(spec: EngineSpec, rank: int) -> Iterator[Groups]:
         except OSError as error:
             raise StartError(f"rank {rank} cannot join the others: {error}") from error
         yield groups
-
-
-def _take_card(spec: EngineSpec, rank: int) -> None:
-    """Each rank of each engine has one of its own."""
-    needed, found = spec.num_engines * spec.parallel.world, torch.cuda.device_count()
-    if needed > found:
-        raise StartError(f"{needed} ranks need a GPU each, and torch sees {found}")
-    torch.cuda.set_device(spec.engine_index * spec.parallel.world + rank)
