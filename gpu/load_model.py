@@ -56,7 +56,9 @@ def load_model(
     is needed. Of a model over ranks, the part of this rank of `groups`: all of them call it, and meet at its end.
     Raises CheckpointError if it cannot be served, StartError if the device or the data type is not to be had here, or
     the model cannot be cut so."""
-    groups = groups or Groups()
+    if groups is None:
+        assert spec.parallel.world == 1, "a model over ranks without groups"
+        groups = Groups(parallel=spec.parallel)
     assert groups.parallel == spec.parallel, "groups for another spec"
     torch.set_num_threads(1)  # copying is bound by memory, and threads that wait for each other slow it down
     device = pick_device(spec.device)

@@ -196,6 +196,16 @@ def test_transformers_code_runs_on_one_rank(tmp_path):
         load_model(spec(tmp_path, parallel=TP2), lambda _: None, groups=thread_groups(TP2)[0])
 
 
+def test_experts_that_are_to_be_spread_over_one_rank_are_all_there(checkpoint):
+    spread, whole = (
+        load_model(spec(checkpoint("qwen3_moe"), parallel=ParallelSpec(experts=experts)), lambda _: None)[0]
+        for experts in (True, False)
+    )
+    rows = rows_of(STEPS[0])
+    with torch.inference_mode():
+        assert torch.equal(spread.compute(rows).hidden, whole.compute(rows).hidden)
+
+
 def test_batch_invariance_is_not_promised_over_ranks():
     with pytest.raises(StartError, match="--batch-invariant is not for --tensor-parallel-size 2"):
         linear_change(spec(Path(), batch_invariant=True, parallel=TP2), torch.float32, torch.device("cuda"))
