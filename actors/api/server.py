@@ -181,7 +181,7 @@ class ApiServer:
     def _act(self, message: HouseInput, nursery: trio.Nursery) -> None:
         match message:
             case GrammarAsked():
-                nursery.start_soon(self._check_grammar, message)
+                self._start_check(message, nursery)
             case GrammarLeft(call_id=call_id):
                 if scope := self._grammars.get(call_id):
                     scope.cancel()
@@ -194,12 +194,15 @@ class ApiServer:
             case _:
                 self._take(self, message)
 
-    async def _check_grammar(self, asked: GrammarAsked) -> None:
+    def _start_check(self, asked: GrammarAsked, nursery: trio.Nursery) -> None:
         if len(self._grammars) >= MAX_GRAMMARS:
             complaint = "Too many grammars are waiting to be checked"
             return self.tell(GrammarAnswered(asked.call_id, None, complaint, "grammar_queue_full", is_busy=True))
-        with trio.CancelScope() as scope:
-            self._grammars[asked.call_id] = scope
+        scope = self._grammars[asked.call_id] = trio.CancelScope()  # that it is not wanted may be in the same batch
+        return nursery.start_soon(self._check_grammar, asked, scope)
+
+    async def _check_grammar(self, asked: GrammarAsked, scope: trio.CancelScope) -> None:
+        with scope:
             try:
                 grammar = await self._premises.check_grammar(asked.source)
                 self.tell(GrammarAnswered(asked.call_id, grammar))
@@ -208,4 +211,3 @@ class ApiServer:
                 self.tell(GrammarAnswered(asked.call_id, None, error.message, error.code, is_busy=is_busy))
             finally:
                 del self._grammars[asked.call_id]
-        return None

@@ -253,8 +253,10 @@ class ApiServers:
         others: Sequence[ApiServer],
         answer: Callable[[set[ClientIndex]], ApiInput],
     ) -> None:
-        """Tell this server, once these others have said what they were asked, or those that have not are late."""
+        """Tell this server, once these others have said what they were asked, or those that have not are late. Its
+        successor numbers what it asks anew."""
         assert self._nursery is not None, "no server says anything before it runs"
+        epoch = server.record.epoch
         answers = self._answers[number] = Answers({each.index for each in others})
 
         async def wait() -> None:
@@ -262,7 +264,8 @@ class ApiServers:
                 with trio.move_on_after(ANSWER_SECONDS):
                     await answers.complete.wait()
             del self._answers[number]
-            server.tell(answer(answers.missing))
+            if server.record.epoch == epoch:
+                server.tell(answer(answers.missing))
 
         self._nursery.start_soon(wait)
 

@@ -71,6 +71,7 @@ async def open_servers() -> AsyncIterator[Kept]:
         await died.wait()
 
     async def check(source) -> Grammar:
+        await trio.lowlevel.checkpoint()
         return Grammar("g")
 
     premises = Premises(
@@ -156,6 +157,23 @@ async def test_a_grammar_is_checked_for_who_asks():
         kept.say(2, api.GrammarAsked(4, None))
         await wait_all_tasks_blocked()
         assert [link.told for link in kept.links] == [[], [], [api.GrammarAnswered(4, Grammar("g"))]]
+
+
+async def test_a_grammar_that_is_no_longer_wanted_is_not_checked_even_if_both_is_heard_at_once():
+    async with open_servers() as kept:
+        kept.say(2, api.GrammarAsked(4, None))
+        kept.say(2, api.GrammarLeft(4))
+        await wait_all_tasks_blocked()
+        assert kept.links[2].told == []
+        assert kept.servers._servers[2]._grammars == {}
+
+
+async def test_a_successor_is_not_told_what_its_predecessor_asked(autojump_clock):
+    async with open_servers() as kept:
+        kept.say(0, api.PagesAsked(1))
+        kept.servers._servers[0].record.epoch = Epoch(10)
+        await trio.sleep(1.1)
+        assert kept.links[0].told == []
 
 
 async def test_one_that_dies_too_often_is_tried_again_a_minute_later_as_long_as_another_serves(caplog, autojump_clock):
