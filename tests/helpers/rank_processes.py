@@ -1,5 +1,5 @@
-"""Ranks as real processes that do what a test tells them, line by line. Importing torch takes seconds, so they are used
-by one test after another, and only what was killed is started again.
+"""Ranks as real processes that do what a test tells them, line by line. Importing torch takes seconds, so one process
+does it for all, and forks them; they are used by one test after another, and only what was killed is forked again.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, BinaryIO, NoReturn, final
 
 import msgspec
 
@@ -51,53 +52,76 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 @final
+class Forker:
+    """The parent's side of the process that has imported what ranks need, and does nothing but fork."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.helpers.rank_processes", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            )
+
+    def fork(self, tasks: int, answers: int) -> int:
+        """A rank that reads and writes these descriptors; its process's number."""
+        socket.send_fds(self._socket, [b"?"], [tasks, answers])
+        return int.from_bytes(self._socket.recv(4), "little")
+
+    def end(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+@final
 class RankProcess:
     """The parent's side."""
 
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.rank_processes"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        )
+    def __init__(self, forker: Forker) -> None:
+        tasks, self._tasks = os.pipe()
+        self._answers, answers = os.pipe()
+        self._pidfd = os.pidfd_open(forker.fork(tasks, answers))
+        os.close(tasks)
+        os.close(answers)
         self._heard = b""
-        self._awaited = 1  # that it is ready
+        self._awaited = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether it lives, and every answer of it was heard."""
-        return self.process.poll() is None and not self._awaited
+        return not select.select([self._pidfd], [], [], 0)[0] and not self._awaited
+
+    def send_signal(self, number: int) -> None:
+        signal.pidfd_send_signal(self._pidfd, number)
 
     def tell(self, task: Task) -> None:
-        assert self.process.stdin is not None
         self._awaited += 2 if task.do == "sum_on" else 1
-        self.process.stdin.write(msgspec.json.encode(task) + b"\n")
-        self.process.stdin.flush()
+        line = msgspec.json.encode(task) + b"\n"
+        while line:
+            line = line[os.write(self._tasks, line) :]
 
     def hear(self) -> Answer:
         """Its next answer. Raises TimeoutError."""
-        assert self.process.stdout is not None
         deadline = time.monotonic() + SECONDS
         while b"\n" not in self._heard:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+            if left <= 0 or not select.select([self._answers], [], [], left)[0]:
                 raise TimeoutError(f"no answer within {SECONDS:g} s")
-            heard = os.read(self.process.stdout.fileno(), 1 << 20)
-            assert heard, f"the rank has ended: {self.process.wait()}"
+            heard = os.read(self._answers, 1 << 20)
+            assert heard, "the rank has ended"
             self._heard += heard
         line, _, self._heard = self._heard.partition(b"\n")
         self._awaited -= 1
         return msgspec.json.decode(line, type=Answer)
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
+        with contextlib.suppress(ProcessLookupError):  # it has been killed
+            self.send_signal(signal.SIGKILL)
+        select.select([self._pidfd], [], [], SECONDS)
+        for descriptor in (self._tasks, self._answers, self._pidfd):
+            os.close(descriptor)
 
 
 @final
@@ -107,18 +131,17 @@ class RankPool:
     def __init__(self, directory: Path, kernels: Path | None) -> None:
         self._directory = directory
         self._kernels = kernels
+        self._forker = Forker()
         self._processes: list[RankProcess] = []
         self._worlds = 0
 
     def prepare(self, world: int) -> list[RankProcess]:
         """Processes that live and have nothing to do."""
+        idle = [process for process in self._processes if process.is_idle]
         for process in self._processes:
-            if not process.is_idle:  # it was killed, or a test has failed
+            if process not in idle:  # it was killed, or a test has failed
                 process.end()
-        self._processes = [process for process in self._processes if process.is_idle]
-        started = [RankProcess() for _ in range(world - len(self._processes))]
-        self._processes += started
-        answers(started)
+        self._processes = [*idle, *(RankProcess(self._forker) for _ in range(world - len(idle)))]
         return self._processes[:world]
 
     def open(
@@ -144,6 +167,7 @@ class RankPool:
     def end(self) -> None:
         for process in self._processes:
             process.end()
+        self._forker.end()
 
 
 def answers(ranks: Sequence[RankProcess]) -> list[Answer]:
@@ -157,7 +181,27 @@ def told(ranks: Sequence[RankProcess], task: Task) -> list[Answer]:
     return answers(ranks)
 
 
-def main() -> None:
+def fork_ranks(asked: socket.socket) -> NoReturn:
+    """The forker's side: until nobody asks any more."""
+    import gpu.groups.open  # noqa: F401  what takes long
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody is waited for
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(asked, 1, 2)
+        if not descriptors:
+            os._exit(0)
+        tasks, answers = descriptors
+        if (pid := os.fork()) == 0:
+            asked.close()
+            serve(os.fdopen(tasks, "rb"), os.fdopen(answers, "wb"))
+            os._exit(0)
+        os.close(tasks)
+        os.close(answers)
+        asked.send(pid.to_bytes(4, "little"))
+
+
+def serve(tasks: BinaryIO, out: BinaryIO) -> None:
     """The rank's side."""
     import torch
 
@@ -168,9 +212,6 @@ def main() -> None:
     from protocol.errors import RankLostError
     from protocol.parallel import ParallelSpec
 
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     stack, groups = contextlib.ExitStack(), Groups()
 
@@ -231,8 +272,7 @@ def main() -> None:
             case _:
                 raise AssertionError(task.do)
 
-    answer(Answer("ready"))
-    for line in sys.stdin.buffer:
+    for line in tasks:
         try:
             with torch.inference_mode():
                 result = Answer(do(msgspec.json.decode(line, type=Task)))
@@ -246,4 +286,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    fork_ranks(socket.socket(fileno=int(sys.argv[1])))
