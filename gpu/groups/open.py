@@ -67,7 +67,8 @@ def open_groups(
             stack.enter_context(opening.world(parallel, rank, rendezvous, device))
             groups = opening.groups(parallel, device)
         except RuntimeError as error:  # as torch's errors of networks and stores are
-            raise RankLostError(None, "has not come in time or is gone", "the start of the ranks") from error
+            told = f"the start of the ranks ({str(error).partition(chr(10))[0]})"
+            raise RankLostError(None, "has not come in time or is gone", told) from error
         yield groups
 
 
