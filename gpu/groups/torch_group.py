@@ -20,6 +20,8 @@ from protocol.errors import RankLostError
 
 MAX_MESSAGES = 64
 """Under way from one rank. One more waits for the first of them, so that an error is not overlooked for ever."""
+MAX_BYTES = 64 * 2**20
+"""Of these messages: memory that nobody else reckons with. One alone may have more."""
 
 
 @attrs.frozen
@@ -68,7 +70,7 @@ class TorchGroup:
     def send(self, x: torch.Tensor, to: int) -> None:
         x = x.contiguous()
         with self._naming("a message"):
-            if len(self._under_way) == MAX_MESSAGES:
+            while self._under_way and not self._has_room(x):
                 self._under_way.popleft().work.wait()
             work = dist.isend(x, group=self._between(self.index, to), group_dst=to)
         assert work is not None, "this rank is in the group"
@@ -79,6 +81,10 @@ class TorchGroup:
         with self._naming("a message"):
             dist.recv(whole, group=self._between(source, self.index), group_src=source)
         return into if whole is into else into.copy_(whole)
+
+    def _has_room(self, x: torch.Tensor) -> bool:
+        held = sum(message.tensor.nbytes for message in self._under_way)
+        return len(self._under_way) < MAX_MESSAGES and held + x.nbytes <= MAX_BYTES
 
     def _between(self, source: int, to: int) -> dist.ProcessGroup:
         return self._group if source < to else self._back

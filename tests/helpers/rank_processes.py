@@ -30,7 +30,7 @@ class Task(msgspec.Struct, frozen=True):
     """What one rank is told to do."""
 
     do: str
-    """open, call, sum_on, wait_late, idle, send_many, differ or close."""
+    """open, call, sum_on, wait_late, idle, send_many, send_large, differ or close."""
     tensor: int = 1
     pipeline: int = 1
     rank: int = 0
@@ -259,6 +259,15 @@ def serve(tasks: BinaryIO, out: BinaryIO) -> None:
                     assert all(torch.equal(group.receive(torch.empty(4096), 0), one) for one in numbers)
                     group.all_reduce(torch.ones(1))
                 return None
+            case "send_large":  # how many bytes the first rank holds when it has sent each of them
+                if group.index == 0:
+                    held = []
+                    for number in range(4):
+                        group.send(torch.full((10 * 2**20,), float(number)), 1)
+                        held.append(sum(message.tensor.nbytes for message in group._under_way))
+                    return held
+                received = (group.receive(torch.empty(10 * 2**20), 0) for _ in range(4))
+                return [float(one[-1]) for one in received]
             case "idle":  # the first rank has nothing to tell for longer than a call may take
                 if group.index == 0:
                     threading.Event().wait(2 * task.seconds)

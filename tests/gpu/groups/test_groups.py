@@ -114,6 +114,14 @@ def test_messages_that_the_shared_memory_has_no_room_for_arrive_in_order(pool):
     told(ranks, Task("close"))
 
 
+def test_who_sends_holds_no_more_than_some_messages(pool):
+    ranks = opened(pool, "gloo", 2)
+    held, received = (answer.what for answer in told(ranks, Task("send_large")))
+    told(ranks, Task("close"))
+    assert held == [40 * 2**20] * 4
+    assert received == [0.0, 1.0, 2.0, 3.0]
+
+
 def test_who_waits_for_long_sleeps(pool):
     ranks = opened(pool, "shared", 3)
     waited = told(ranks, Task("wait_late"))
