@@ -41,8 +41,8 @@ from app.notify import Notifier, ServiceReport
 from app.pooler_config import pooler
 from app.render import ChatTemplate
 from app.request_log import RequestLog
-from app.responses.archive import Bounds
 from app.responses.background import BackgroundResponses
+from app.responses.bounds import Bounds
 from app.responses.keeper import NothingKept
 from app.responses.store import ResponseStore
 from app.responses.tool_box import NoToolServers
@@ -86,7 +86,7 @@ class Service:
             dialect.reasoning or "not told apart",
         )
         store = response_store(settings)
-        self.tool_servers = mcp_servers(settings)
+        self.tool_servers = mcp_servers(settings, store)
         self.services = Services(
             engine=client,
             tokenizer=tokenizer,
@@ -157,7 +157,7 @@ def response_store(settings: Settings) -> ResponseStore | None:
     return ResponseStore(settings.responses_path, bounds=bounds)
 
 
-def mcp_servers(settings: Settings) -> McpServers | None:
+def mcp_servers(settings: Settings, store: ResponseStore | None) -> McpServers | None:
     """None: the operator neither names nor allows any, and what they need is not loaded."""
     if not (settings.tool_server or settings.allowed_mcp_servers):
         return None
@@ -165,7 +165,7 @@ def mcp_servers(settings: Settings) -> McpServers | None:
     from app.tools.sessions import ToolSessions
 
     sessions = ToolSessions(call_seconds=settings.tool_timeout)
-    return McpServers(sessions, settings.tool_servers, settings.allowed_servers)
+    return McpServers(sessions, settings.tool_servers, settings.allowed_servers, store)
 
 
 def first_adapters(modules: Sequence[LoraModule], served_names: Sequence[str]) -> Iterator[Adapter]:

@@ -11,9 +11,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import final
 
-from attrs import frozen
-
 from app.responses.archive_file import connect, make_file
+from app.responses.bounds import Bounds, Totals, sweep, totals
 from app.responses.owner import Owner
 from app.responses.stored import SERVER_DIED, StoredResponse, failed_event
 
@@ -22,16 +21,6 @@ _MAX_CHAIN_BYTES = 64 * 2**20
 _EVENTS_AT_ONCE = 512
 
 _COLUMNS = "id, status, response, input_items, previous_id, is_background"
-
-
-@frozen
-class Bounds:
-    """How much is kept. The least recently used go first; what is under way never goes."""
-
-    max_responses: int = 10_000
-    seconds: float = 30 * 86400.0
-    """Since a response was made, or was last gone on from."""
-    max_bytes: int = 4 * 2**30
 
 
 class ChainError(Exception):
@@ -170,6 +159,17 @@ class Archive:
             wanted = row.previous_id
         return chain[::-1]
 
+    def use_approval(self, approval_request_id: str) -> bool:
+        """Whether nobody has before, on any server that shares the file."""
+        with self._transaction():
+            used = self._connection.execute(
+                "INSERT OR IGNORE INTO used_approvals (id) VALUES (?)", (approval_request_id,)
+            )
+        return used.rowcount > 0
+
+    def totals(self) -> Totals:
+        return totals(self._connection)
+
     def _lives(self, owner: str) -> bool:
         return owner == self._name or (self._owner is not None and self._owner.lives(owner))
 
@@ -205,20 +205,8 @@ class Archive:
         return failed
 
     def _sweep(self) -> None:
-        """Deletes what is beyond the bounds."""
-        bounds = self._bounds
         with self._transaction():
-            self._connection.execute(
-                "DELETE FROM responses WHERE owner IS NULL AND used_at < ?", (self._clock() - bounds.seconds,)
-            )
-            self._connection.execute(
-                "DELETE FROM responses WHERE owner IS NULL AND id IN (SELECT id FROM (SELECT id,"
-                " row_number() OVER newest AS place,"
-                " sum(length(response) + length(input_items) + event_bytes) OVER newest AS size"
-                " FROM responses WINDOW newest AS (ORDER BY used_at DESC, id ROWS UNBOUNDED PRECEDING))"
-                " WHERE place > ? OR size > ?)",
-                (bounds.max_responses, bounds.max_bytes),
-            )
+            sweep(self._connection, self._bounds, self._clock())
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

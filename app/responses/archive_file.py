@@ -1,4 +1,7 @@
-"""The SQLite file of stored responses, which nobody else reads, with the tables of app/responses/archive.py."""
+"""The SQLite file of stored responses, which nobody else reads, with the tables of app/responses/archive.py.
+
+A file of an earlier version is brought up to date when it is opened.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,10 @@ import os
 import sqlite3
 from pathlib import Path
 
-_VERSION = 1
 _BUSY_SECONDS = 1.0
 """How long a call waits for another server's."""
 
-_SCHEMA = f"""
-BEGIN IMMEDIATE;
+_RESPONSES = """
 CREATE TABLE responses (
     id TEXT PRIMARY KEY,
     status TEXT NOT NULL,
@@ -32,9 +33,15 @@ CREATE TABLE events (
     event BLOB NOT NULL,
     PRIMARY KEY (response_id, sequence_number)
 ) WITHOUT ROWID;
-PRAGMA user_version = {_VERSION};
-COMMIT;
 """
+_USED_APPROVALS = """
+CREATE TABLE used_approvals (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE
+);
+"""
+_STEPS = (_RESPONSES, _USED_APPROVALS)
+"""Each makes the version before it (0 is an empty file) the next one."""
 
 
 def make_file(path: Path) -> None:
@@ -60,15 +67,25 @@ def connect(path: Path | None) -> sqlite3.Connection:
 
 
 def _create(connection: sqlite3.Connection) -> None:
-    [(version,)] = connection.execute("PRAGMA user_version").fetchall()
-    if version == 0:
+    if _version(connection) < len(_STEPS):
+        connection.execute("BEGIN IMMEDIATE")
         try:
-            connection.executescript(_SCHEMA)
-        except sqlite3.OperationalError:
+            # Another server may have done it meanwhile: only what is read now holds.
+            for number in range(_version(connection), len(_STEPS)):
+                for statement in _STEPS[number].split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {number + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            [(version,)] = connection.execute("PRAGMA user_version").fetchall()
-            if version == 0:  # no other server has made them meanwhile
-                raise
-    if version not in (0, _VERSION):
-        raise sqlite3.DatabaseError(f"the store has version {version}, and this server reads version {_VERSION}")
+            raise
+    version = _version(connection)
+    if version != len(_STEPS):
+        raise sqlite3.DatabaseError(f"the store has version {version}, and this server reads version {len(_STEPS)}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    [(version,)] = connection.execute("PRAGMA user_version").fetchall()
+    assert isinstance(version, int)
+    return version

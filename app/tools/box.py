@@ -11,11 +11,12 @@ from app.responses.item_ids import item_id
 from app.responses.tool_box import ServerTool
 from app.schemas.chat import Tool
 from app.schemas.responses import InputItem, McpCallItem, McpListToolsItem, McpProtocolError, McpToolExecutionError
-from app.tools.approvals import MadeCalls
+from app.tools.approvals import UsedApprovals, may_be_made
 from app.tools.result_text import result_text
 from app.tools.sessions import ToolSessions
 from app.tools.tool_error import ToolError
 from app.tools.tool_set import Listing, ToolSet
+from protocol.errors import UnavailableError
 
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
 """JSON-RPC's codes."""
@@ -29,14 +30,14 @@ class McpToolBox:
     def __init__(
         self,
         sessions: ToolSessions,
-        made: MadeCalls,
+        used: UsedApprovals,
         listings: Sequence[Listing],
         items: Sequence[InputItem],
         allowed: Sequence[InputItem],
     ) -> None:
         """`items`: the conversation. `allowed`: its approval requests whose calls are to be made now."""
         self._sessions = sessions
-        self._made = made
+        self._used = used
         self._set = ToolSet(listings)
         self._tools = list(self._set.shown())
         self._listings = [item for listing in listings if (item := _to_tell(listing, items))]
@@ -76,8 +77,13 @@ class McpToolBox:
         arguments = _arguments(call.arguments)
         if arguments is None:
             return _failed(call, INVALID_PARAMS, "the arguments are no JSON object")
-        if call.approval_request_id is not None and not self._made.use(call.approval_request_id):
-            return _failed(call, INVALID_PARAMS, "this call was allowed once, and has been made already")
+        if call.approval_request_id is not None:
+            try:
+                if not await may_be_made(call.approval_request_id, self._used):
+                    return _failed(call, INVALID_PARAMS, "this call was allowed once, and has been made already")
+            except UnavailableError as error:
+                message = f"this call was not made: whether it has been before cannot be told ({error.message})"
+                return _failed(call, INTERNAL_ERROR, message)
         try:
             result = await self._sessions.call(server.address, server.headers, call.name, arguments)
         except ToolError as error:

@@ -15,7 +15,7 @@ from app.responses.tool_box import ToolBox
 from app.schemas.responses import InputItem, ResponseTool
 from app.tools.address import LABEL, MAX_LABEL_LENGTH, ToolAddress, ToolServer
 from app.tools.allow_list import AllowedServers
-from app.tools.approvals import MadeCalls, allowed_calls
+from app.tools.approvals import ApprovalsInMemory, UsedApprovals, allowed_calls
 from app.tools.box import McpToolBox
 from app.tools.request_headers import request_headers
 from app.tools.sessions import ToolSessions
@@ -34,10 +34,17 @@ MAX_SERVERS = 16
 class McpServers:
     """`run` it while requests are taken."""
 
-    def __init__(self, sessions: ToolSessions, named: Sequence[ToolServer], allowed: AllowedServers) -> None:
+    def __init__(
+        self,
+        sessions: ToolSessions,
+        named: Sequence[ToolServer],
+        allowed: AllowedServers,
+        used: UsedApprovals | None = None,
+    ) -> None:
+        """`used`: the store of responses, if there is one."""
         self._sessions = sessions
         self._allowed = allowed
-        self._made = MadeCalls()
+        self._used = used or ApprovalsInMemory()
         self._unlabelled = [server.address for server in named if server.label is None]
         """Of those that have not told their name yet."""
         self._by_label = {server.label: server.address for server in named if server.label is not None}
@@ -88,7 +95,7 @@ class McpServers:
                     f"input allows a call of the MCP server {(item.server_label or '')[:64]!r}, which tools has not",
                     param="tools",
                 )
-        return McpToolBox(self._sessions, self._made, await self._list(servers), items, allowed)
+        return McpToolBox(self._sessions, self._used, await self._list(servers), items, allowed)
 
     async def _checked(self, tool: ResponseTool, at: str) -> AskedServer:
         """Raises BadRequestError."""

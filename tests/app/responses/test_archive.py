@@ -8,12 +8,14 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from app.responses.archive import Archive, Bounds, ChainError
+from app.responses import bounds
+from app.responses.archive import Archive, ChainError
+from app.responses.bounds import Bounds
 from app.responses.stored import StoredResponse
 
 HOUR = 3600.0
@@ -62,6 +64,51 @@ def test_only_its_own_user_can_read_the_files(tmp_path: Path) -> None:
         assert len(files) == 4
         assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
         assert stat.S_IMODE((tmp_path / "store").stat().st_mode) == 0o700
+
+
+def test_an_approval_is_used_once_by_whichever_server_and_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "responses.sqlite3"
+    with opened(path) as one, opened(path) as other:
+        assert [one.use_approval("mcpr_1"), other.use_approval("mcpr_1"), other.use_approval("mcpr_2")] == [
+            *(True, False, True)
+        ]
+    with opened(path) as archive:
+        assert not archive.use_approval("mcpr_1")
+        assert not archive.use_approval("mcpr_2")
+        assert archive.use_approval("mcpr_3")
+
+
+def test_of_used_approvals_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bounds, "MAX_APPROVALS", 3)
+    with opened(tmp_path / "responses.sqlite3") as archive:
+        for number in range(5):
+            archive.use_approval(f"mcpr_{number}")
+    with opened(tmp_path / "responses.sqlite3") as archive:
+        assert [archive.use_approval(f"mcpr_{number}") for number in (4, 3, 2, 1)] == [False, False, False, True]
+
+
+def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "responses.sqlite3"
+    with opened(path) as archive:
+        archive.put(row("resp_1"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("DROP TABLE used_approvals; PRAGMA user_version = 1")
+    with opened(path) as archive:
+        assert archive.get("resp_1") == row("resp_1")
+        assert archive.use_approval("mcpr_1")
+
+
+def test_what_there_is_is_counted() -> None:
+    clock = Clock()
+    with opened(None, clock) as archive:
+        assert archive.totals() == bounds.Totals()
+        first, second = row("resp_1", size=100), row("resp_2", "in_progress", background=True)
+        archive.put(first)
+        clock.now += HOUR
+        archive.put(second)
+        archive.record(second, [(0, b"123")])
+        size = sum(len(each.response) + len(each.input_items) for each in (first, second)) + 3
+        assert archive.totals() == bounds.Totals(2, size, clock.now - HOUR)
 
 
 def test_what_is_deleted_is_gone_with_its_events_and_is_not_written_again() -> None:
@@ -169,6 +216,7 @@ def test_what_a_live_server_has_under_way_stays_so_for_the_others_who_can_ask_it
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+from app.responses import bounds
 from app.responses.archive import Archive, Bounds
 from app.responses.stored import StoredResponse
 archive = Archive(Path(sys.argv[1]), Bounds(), lambda: 1e6)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from app.responses.archive_access import MAX_UNRECORDED, REST_SECONDS
 from app.responses.feed import Feed
-from app.responses.store import MAX_UNRECORDED, REST_SECONDS, ResponseStore
+from app.responses.store import ResponseStore
 from protocol.errors import BadRequestError, NotFoundError, UnavailableError
 from tests.helpers.full_disk import make_room, small_disk
 from tests.helpers.stored_responses import Disk, make_feed, make_store, now, question, tell
@@ -149,7 +150,7 @@ async def test_what_waits_for_the_disk_is_bounded() -> None:
     disk.failure = FULL
     for n in range(MAX_UNRECORDED + 10):
         await kept(store, f"resp_{n}", "q", "a")
-    assert len(store._unrecorded) == MAX_UNRECORDED
+    assert store._archive.num_unrecorded == MAX_UNRECORDED
 
 
 async def test_a_file_that_is_locked_for_long_fails_what_is_asked_and_nothing_else(

@@ -52,7 +52,7 @@ def make(nursery, network) -> Callable[..., AppUnderTest]:
 
         app = make_app(dialect=Dialect("hermes"), max_model_len=100_000, tokens_per_delta=4, reply=reply)
         sessions = ToolSessions(connect=network.connect, call_seconds=call_seconds)
-        servers = McpServers(sessions, [], AllowedServers.of((ONE,)))
+        servers = McpServers(sessions, [], AllowedServers.of((ONE,)), store)
         nursery.start_soon(servers.run)
         services = attrs.evolve(app.services, tool_servers=servers)
         if store is not None:
@@ -217,6 +217,23 @@ async def test_an_approval_goes_on_from_a_stored_response_and_what_comes_after_i
     assert reply.status_code == 400
     assert network.seen.calls == ["add"]
     assert prompts(app)[2].startswith(prompts(app)[1])
+
+
+async def test_servers_that_share_a_store_make_an_allowed_call_once(make, network, tmp_path):
+    path = tmp_path / "responses.sqlite3"
+    server = {"require_approval": "always"}
+    app = make(calling("add", a=2, b=3), "It is five.", store=make_store(path))
+    asking = await respond(app, server=server)
+    answer = {"type": "mcp_approval_response", "approval_request_id": asking["output"][1]["id"], "approve": True}
+    again = {"server": server, "previous_response_id": asking["id"]}
+
+    done = await respond(app, [answer], **again)
+    other = await respond(make("As you know.", store=make_store(path)), [answer], **again)
+
+    assert done["output"][0]["output"] == "5"
+    assert "made already" in other["output"][0]["error"]["message"]
+    assert kinds(other) == ["mcp_call", "message"]
+    assert network.seen.calls == ["add"]
 
 
 async def test_a_refused_call_is_not_made_and_the_model_is_told(make, network):

@@ -20,6 +20,7 @@ from app.tools.servers import McpServers
 from app.tools.sessions import ToolSessions
 from protocol.errors import BadRequestError
 from tests.app.tools.network import NAMED, ONE, TWO, Network
+from tests.helpers.stored_responses import Disk, make_store
 from tests.helpers.tool_server import BIG
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
@@ -174,6 +175,21 @@ async def test_an_allowed_call_is_made_once_whoever_answers_again(servers, netwo
     assert "made already" in refused.error.message
     assert network.seen.calls == ["add"]
     assert (await servers.open([asked()], [*conversation(), as_input(done)])).approved == []
+
+
+async def test_an_allowed_call_is_not_made_when_nobody_can_tell_whether_it_has_been(nursery, network):
+    disk = Disk()
+    disk.failure = OSError("the disk is gone")
+    sessions = ToolSessions(connect=network.connect)
+    servers = McpServers(sessions, [], AllowedServers.of((ONE,)), make_store(disk=disk))
+    await nursery.start(sessions.run)
+    box = await servers.open([asked(require_approval="always")], conversation())
+
+    refused = await box.call(*box.approved)
+
+    assert refused.status == "failed"
+    assert "was not made" in refused.error.message
+    assert network.seen.calls == []
 
 
 async def test_a_call_that_was_not_allowed_is_not_made(servers):

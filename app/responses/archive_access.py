@@ -1,0 +1,122 @@
+"""The way from the event loop to the archive, which blocks: in a worker thread, one bounded call at a time.
+
+Used by app/responses/store.py. A disk that is full or does not answer is left alone for a while, so that nobody else
+waits for it in vain, and what could not be recorded is recorded when it goes again.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar, final
+
+import trio
+from attrs import frozen
+
+from app.responses.archive import Archive
+from app.responses.bounds import Bounds
+from app.responses.stored import StoredResponse
+from protocol.errors import UnavailableError
+
+logger = logging.getLogger("trillm.responses")
+
+T = TypeVar("T")
+Told = Sequence[tuple[int, bytes]]
+"""Events: number and JSON."""
+Unrecorded = tuple[StoredResponse, Told]
+
+CALL_SECONDS = 5.0
+"""What a call may take, with those before it."""
+REST_SECONDS = 2.0
+"""After a failure the disk is left alone for so long."""
+MAX_UNRECORDED = 256
+"""Ends of responses that wait for the disk; beyond that the oldest are given up, and read failed after a restart."""
+
+
+class Execute(Protocol):
+    """How something is done that blocks."""
+
+    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+@frozen
+class WorkerThread:
+    """One call at a time, in a worker thread. Who waits for it may leave; the call is finished all the same."""
+
+    _limiter: trio.CapacityLimiter
+
+    async def __call__(self, function: Callable[[], T], /) -> T:
+        with trio.fail_after(CALL_SECONDS):
+            return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._limiter)
+
+
+@final
+class ArchiveAccess:
+    """Opens the archive when it is first needed."""
+
+    def __init__(
+        self, path: Path | None, bounds: Bounds, clock: Callable[[], float], execute: Execute | None = None
+    ) -> None:
+        self._path = path
+        self._open_archive = partial(Archive, path, bounds, clock)
+        self._archive: Archive | None = None
+        self._execute = execute or WorkerThread(trio.CapacityLimiter(1))
+        self._unrecorded: dict[str, Unrecorded] = {}
+        self._rests_until: float | None = None
+
+    @property
+    def num_unrecorded(self) -> int:
+        """How many ends of responses wait for the disk."""
+        return len(self._unrecorded)
+
+    async def do(self, call: Callable[[Archive], T]) -> T:
+        """Raises UnavailableError when the disk does not do it, or has just failed to do something else."""
+        if self._rests_until is not None and trio.current_time() < self._rests_until:
+            raise unavailable()
+        left_over = list(self._unrecorded.values())
+        try:
+            result = await self._execute(partial(self._done, call, left_over))
+        except (sqlite3.Error, OSError, trio.TooSlowError) as error:
+            if self._rests_until is None:
+                told = str(error) or f"no answer within {CALL_SECONDS:g} s"
+                logger.error(
+                    "the store of responses does not work: %s; answers go on without it (%s)", told, self._path
+                )
+            self._rests_until = trio.current_time() + REST_SECONDS
+            raise unavailable() from error
+        if self._rests_until is not None:
+            self._rests_until = None
+            logger.info("the store of responses works again")
+        return result
+
+    def record_later(self, row: StoredResponse, events: Told) -> None:
+        """With the next call that the disk does."""
+        self._unrecorded[row.id] = (row, events)
+        while len(self._unrecorded) > MAX_UNRECORDED:
+            del self._unrecorded[next(iter(self._unrecorded))]
+
+    async def close(self) -> None:
+        """When nothing is under way any more."""
+        archive, self._archive = self._archive, None
+        if archive is not None:
+            try:
+                await self._execute(archive.close)
+            except (sqlite3.Error, OSError, trio.TooSlowError) as error:
+                logger.warning("the store of responses was not closed: %s", error)
+
+    def _done(self, call: Callable[[Archive], T], left_over: Sequence[Unrecorded]) -> T:
+        """In the worker thread. Nothing is read before what was left over is written."""
+        if self._archive is None:
+            self._archive = self._open_archive()
+        for row, events in left_over:
+            if row.id in self._unrecorded:  # no other call has written it meanwhile
+                self._archive.record(row, events)
+                self._unrecorded.pop(row.id, None)
+        return call(self._archive)
+
+
+def unavailable() -> UnavailableError:
+    return UnavailableError("The store of responses does not work now; the server's log says why", code="store")

@@ -1,0 +1,50 @@
+"""Stored responses that go on from each other, as one conversation. Pure; long ones take their time, so that
+app/responses/store.py has it done in its worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from app.responses.stored import StoredResponse
+from app.schemas.responses import InputItem
+from protocol.errors import BadRequestError
+
+
+class _Kept(msgspec.Struct):
+    output: list[InputItem]
+
+
+_ITEMS = msgspec.json.Decoder(list[InputItem])
+_KEPT = msgspec.json.Decoder(_Kept)
+_ANY = msgspec.json.Decoder()
+
+
+def conversation(chain: Sequence[StoredResponse]) -> list[InputItem]:
+    """Up to the end of the last one. Raises BadRequestError."""
+    last = chain[-1]
+    if last.is_under_way or last.status == "failed":
+        raise BadRequestError(
+            f"previous_response_id: the response {last.id!r} is {last.status}, and cannot be gone on from",
+            param="previous_response_id",
+        )
+    items: list[InputItem] = []
+    for row in chain:
+        items += _ITEMS.decode(row.input_items)
+        items += _KEPT.decode(row.response).output
+    return items
+
+
+def whole_input(chain: Sequence[StoredResponse]) -> list[dict[str, Any]] | None:
+    """Up to the last one's input, as it was sent and told; None without any."""
+    if not chain:
+        return None
+    items: list[dict[str, Any]] = []
+    for row in chain[:-1]:
+        items += _ANY.decode(row.input_items)
+        items += _ANY.decode(row.response)["output"]
+    items += _ANY.decode(chain[-1].input_items)
+    return items
