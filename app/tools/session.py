@@ -45,6 +45,9 @@ GOODBYE_SECONDS = 2.0
 MAX_REASON_LENGTH = 500
 SESSION_TERMINATED = "Session terminated"
 """What the package makes of a 404 to a session that there was: the server has forgotten it, and has run nothing."""
+LOST = ("Connection closed", "SSE stream ")
+"""How the package begins to say that no answer will come. Its code for that is any server's to use, and many do for an
+error of one call."""
 
 
 class OnProgress(Protocol):
@@ -162,14 +165,19 @@ class ToolSession:
             self._rest()
 
     async def list_tools(self, seconds: float) -> tuple[McpTool, ...]:
-        """All pages. Raises ToolError, also for more than our bounds."""
-        async with self._listing:
-            if self._tools is None or trio.current_time() - self._listed_at > LISTING_SECONDS:
-                asked_at = trio.current_time()
-                self._listed_at = asked_at
-                self._tools = None
-                self._tools = await self._ask(self._all_pages, seconds, "its list of tools")
-            return self._tools
+        """All pages. `seconds` are for waiting, too, until another one has asked in vain. Raises ToolError, also for
+        more than our bounds."""
+        what = "its list of tools"
+        try:
+            with trio.fail_after(seconds):
+                async with self._listing:
+                    if self._tools is None or trio.current_time() - self._listed_at > LISTING_SECONDS:
+                        self._listed_at = trio.current_time()
+                        self._tools = None
+                        self._tools = await self._ask(self._all_pages, seconds, what)
+                    return self._tools
+        except trio.TooSlowError:
+            raise self._late(what, seconds) from None
 
     async def _all_pages(self, session: ClientSession) -> tuple[McpTool, ...]:
         tools: list[McpTool] = []
@@ -214,14 +222,17 @@ class ToolSession:
                     async with self._room:
                         return await ask(session)
             except trio.TooSlowError:
-                raise ToolError(f"{what} at {self.address} did not answer within {seconds:g} s") from None
+                raise self._late(what, seconds) from None
             except MCPError as error:
                 raise await self._error(error, what) from error
             except (ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
                 raise ToolError(f"{what} at {self.address}: its answer cannot be read: {reason(error)}") from error
 
+    def _late(self, what: str, seconds: float) -> ToolError:
+        return ToolError(f"{what} at {self.address} did not answer within {seconds:g} s")
+
     async def _error(self, error: MCPError, what: str) -> ToolError:
-        if error.code == CONNECTION_CLOSED:
+        if error.code == CONNECTION_CLOSED and error.message.startswith(LOST):
             self.end()
             with trio.move_on_after(GOODBYE_SECONDS):
                 await self.over.wait()  # its owner knows why

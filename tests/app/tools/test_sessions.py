@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from mcp import MCPError
 from mcp.client._memory import InMemoryTransport
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context
-from mcp_types import JSONRPCRequest
+from mcp_types import CONNECTION_CLOSED, CallToolResult, JSONRPCRequest, TextContent
 
 from app.tools.address import ToolAddress, read_url
 from app.tools.session import ToolSession
@@ -428,6 +430,63 @@ async def test_the_longest_unused_session_makes_room_and_used_ones_do_not(nurser
         await trio.sleep(1)
         with pytest.raises(ToolError, match="2 tool servers are open"):
             await sessions.call(HERE, (("x", "a"),), "add", {"a": 1, "b": 1})
+
+
+async def of_server(nursery, server: Server, **options) -> ToolSessions:
+    @asynccontextmanager
+    async def connect(address, headers, on_failure, on_end):
+        async with InMemoryTransport(server) as streams:
+            yield streams
+
+    sessions = ToolSessions(connect=connect, **options)
+    await nursery.start(sessions.run)
+    return sessions
+
+
+async def test_an_error_of_one_call_leaves_the_others_of_its_session_alone(nursery):
+    started, answer = trio.Event(), trio.Event()
+
+    async def call(context, params):
+        if params.name == "busy":
+            raise MCPError(CONNECTION_CLOSED, "the database is busy")  # JSON-RPC leaves this code to servers
+        started.set()
+        await answer.wait()
+        return CallToolResult(content=[TextContent(text="done")])
+
+    sessions = await of_server(nursery, Server("busy", on_call_tool=call))
+    told = []
+
+    async def wait() -> None:
+        told.append(text(await sessions.call(HERE, (), "slow", {})))
+
+    async with trio.open_nursery() as asking:
+        asking.start_soon(wait)
+        await started.wait()
+        with pytest.raises(ToolError, match="the database is busy"):
+            await sessions.call(HERE, (), "busy", {})
+        answer.set()
+
+    assert told == ["done"]
+
+
+async def test_all_who_wait_for_a_list_that_does_not_come_are_told_in_time(nursery, autojump_clock):
+    async def list_tools(context, params):
+        await trio.sleep_forever()
+
+    sessions = await of_server(nursery, Server("silent", on_list_tools=list_tools), call_seconds=10)
+    began = trio.current_time()
+    told = []
+
+    async def ask() -> None:
+        with pytest.raises(ToolError, match=r"list of tools .* did not answer within 10 s"):
+            await sessions.list_tools(HERE, ())
+        told.append(trio.current_time() - began)
+
+    async with trio.open_nursery() as asking:
+        for _ in range(5):
+            asking.start_soon(ask)
+
+    assert told == [pytest.approx(10)] * 5
 
 
 async def test_cancelling_who_asks_cancels_nobody_else(nursery):
