@@ -1,0 +1,74 @@
+"""The example of tools as README writes it: its commands are run, and say what README says that they do."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from app.checkpoints.default_model import FILE
+from app.settings import default_cache_directory
+from tests.helpers.server import LISTENING, READY, open_process, open_server
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+NOTES = f"{sys.executable} {ROOT}/scripts/examples/notes.py"
+ASKED = "Allow it? [y/n] "
+
+
+def section() -> list[str]:
+    """The lines of README's code blocks about tools."""
+    readme = (ROOT / "README.md").read_text()
+    text = readme.partition("\n## Tools: MCP servers over /v1/responses\n")[2].partition("\n## ")[0]
+    return [line[4:] for line in text.split("\n") if line.startswith("    ")]
+
+
+def command(beginning: str) -> list[str]:
+    """One of README's, for a shell in the checkout. What installs first is left out: a test installs nothing."""
+    [line] = [line for line in section() if line.startswith(beginning)]
+    python = sys.executable
+    line = line.replace(".venv/bin/python", python).replace("scripts/serve", f"{python} -m app.cli serve")
+    return ["sh", "-c", f"cd {ROOT} && exec {line}"]
+
+
+def without_chance(lines: list[str]) -> list[str]:
+    """The words that the model searches with may be others on another machine; ids are never the same."""
+    return [re.sub(r"\{.*\}", "{}", re.sub(r"resp_\w+", "resp_", line)) for line in lines]
+
+
+@pytest.mark.model
+async def test_the_example_of_tools_prints_what_readme_says():
+    if not (default_cache_directory() / "default" / FILE).is_file():
+        pytest.skip("the default model is not in the cache: any start of the server fetches it")
+    async with open_process(command("scripts/serve"), TRILLM_PORT="0") as server:
+        url = (await server.until_said(LISTENING))[1]
+        await server.until_said(READY)
+        environment = os.environ | {"OPENAI_BASE_URL": f"{url}/v1"}
+        with trio.fail_after(30):
+            example = await trio.run_process(
+                command(".venv/bin/python scripts/"), stdin=b"y\n", capture_stdout=True, env=environment
+            )
+    told = example.stdout.decode().replace(ASKED, f"{ASKED}y\n").splitlines()
+    begins = next(at for at, line in enumerate(section()) if line.startswith("1. "))
+    expected = section()[begins:]
+
+    assert without_chance([line for line in told if line]) == without_chance(expected)
+    assert not any("Traceback" in line for line in server.log)
+
+
+async def test_the_notes_are_reached_over_both_transports_of_http(checkpoint):
+    async with (
+        open_process([*NOTES.split(" "), "--port", "0"]) as notes,
+        open_process([*NOTES.split(" "), "--port", "0", "--sse"]) as older,
+    ):
+        running = re.compile(r"running on http://(127\.0\.0\.1:\d+)")
+        here = [(await server.until_said(running))[1] for server in (notes, older)]
+        flags = ("--tool-server", f"notes=http://{here[0]}/mcp", "--tool-server", f"older={here[1]}")
+        async with open_server(checkpoint, *flags) as server:
+            await server.until_said(re.compile(r"/mcp has 2 tools, under the label notes"))
+            await server.until_said(re.compile(r"/sse has 2 tools, under the label older"))
