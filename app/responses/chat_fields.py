@@ -16,7 +16,8 @@ from app.chat import PreparedChat
 from app.checks import short
 from app.engine import Prompt
 from app.limits import Limits
-from app.responses.tool_names import shown_name
+from app.responses.tool_box import ToolBox
+from app.responses.tool_names import NameOf, shown_name
 from app.schemas.chat import ChatRequest, FunctionDefinition, Message, NamedFunction, NamedToolChoice, Tool
 from app.schemas.responses import ReasoningConfig, ResponsesRequest, ResponseTool, ResponseToolChoice, TextConfig
 from app.schemas.sampling import JsonSchemaFormat, ResponseFormat
@@ -35,16 +36,19 @@ _NAMES = {"messages": "input", "response_format": "text.format", "max_completion
 _NAME = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
 
-def chat_request(body: ResponsesRequest, messages: list[Message], server_tools: Sequence[Tool]) -> ChatRequest:
-    """`server_tools`: those of MCP servers, under the names that the model is shown. Raises BadRequestError."""
-    tools = [_function(tool) for tool in body.tools or () if tool.type == "function"] + list(server_tools)
+def chat_request(body: ResponsesRequest, messages: list[Message], box: ToolBox | None) -> ChatRequest:
+    """`box`: the tools of MCP servers, if the request has any. Raises BadRequestError."""
+    tools = [_function(tool) for tool in body.tools or () if tool.type == "function"]
+    if box is not None:
+        _check_names(body.tools or (), box)
+        tools += box.tools
     wants_logprobs = LOGPROBS in (body.include or ())
     same: dict[str, Any] = {name: value for name in _SAME if (value := _field(body, name)) is not None}
     return ChatRequest(
         **same,
         messages=messages,
         tools=tools or None,
-        tool_choice=_tool_choice(body.tool_choice),
+        tool_choice=_tool_choice(body.tool_choice, shown_name if box is None else box.name_of),
         response_format=_response_format(body.text),
         logprobs=wants_logprobs or None,
         top_logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
@@ -106,13 +110,24 @@ def _function(tool: ResponseTool) -> Tool:
     return Tool("function", FunctionDefinition(tool.name or "", tool.description, tool.parameters, tool.strict))
 
 
-def _tool_choice(choice: str | ResponseToolChoice | None) -> str | NamedToolChoice | None:
+def _check_names(tools: Sequence[ResponseTool], box: ToolBox) -> None:
+    """A call has nothing but the name: whose it is must be plain."""
+    for at, tool in enumerate(tools):
+        if tool.type == "function" and (found := box.find(tool.name or "")) is not None:
+            raise BadRequestError(
+                f"tools[{at}]: the function {short(tool.name)} is named as the model is shown the tool "
+                f"{short(found.name)} of the MCP server {short(found.server_label)}: give it another name",
+                param=f"tools[{at}].name",
+            )
+
+
+def _tool_choice(choice: str | ResponseToolChoice | None, name_of: NameOf) -> str | NamedToolChoice | None:
     if choice is None or isinstance(choice, str):
         return choice
     if choice.type == "function" and choice.name:
         return NamedToolChoice("function", NamedFunction(choice.name))
     if choice.type == "mcp" and choice.name and choice.server_label:
-        return NamedToolChoice("function", NamedFunction(shown_name(choice.server_label, choice.name)))
+        return NamedToolChoice("function", NamedFunction(name_of(choice.server_label, choice.name)))
     if choice.type in ("function", "mcp"):
         raise BadRequestError(f"tool_choice of type {choice.type} names no tool", param="tool_choice")
     raise BadRequestError(

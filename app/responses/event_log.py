@@ -70,6 +70,7 @@ class EventLog:
         self._num_events = 0
         self._num_forgotten = 0
         self._items: list[OutputItem] = []
+        self._usage: ResponseUsage | None = None
         self._last: LoggedEvent | None = None
         self._ended = False
 
@@ -127,6 +128,10 @@ class EventLog:
         self._num_events += 1
         self._tell()
 
+    def note_usage(self, usage: ResponseUsage) -> None:
+        """What it has taken until it is ended by somebody who does not know that."""
+        self._usage = usage
+
     def settle(
         self,
         status: EndStatus,
@@ -143,7 +148,7 @@ class EventLog:
         self._response = msgspec.structs.replace(
             self._response,
             status=status,
-            usage=usage,
+            usage=usage or self._usage,
             error=error,
             incomplete_details=None if incomplete is None else IncompleteDetails(incomplete),
             completed_at=completed_at if status == "completed" else None,

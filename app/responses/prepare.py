@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import msgspec
 from quart import has_request_context
 
 from app.chat import PreparedChat, encode_request, prepare_chat
+from app.deadline import deadline_of, within
 from app.grammar import RequestGrammars
 from app.header_fields import with_headers
 from app.responses.chat_fields import bounded, chat_request, checked_tools, renamed
@@ -20,6 +22,7 @@ from app.responses.plan import Plan
 from app.responses.request_checks import check_request
 from app.responses.told_request import told_response
 from app.responses.tool_box import ToolBox
+from app.responses.tool_names import NameOf, shown_name
 from app.schemas.chat import ChatRequest
 from app.schemas.responses import InputItem, ResponsesRequest
 from app.services import Services
@@ -31,30 +34,47 @@ ID_PREFIX = "resp_"
 
 async def prepare_response(services: Services, grammars: RequestGrammars, body: ResponsesRequest) -> Plan:
     """Raises BadRequestError in the words of this API, NotFoundError, UnavailableError, DeadlineError."""
-    keeper = services.response_keeper
     check_request(body, services.limits)
-    if body.background and not (keeper.keeps and body.store is not False):
+    _check_is_kept(body, services)
+    deadline = deadline_of(body.timeout, services.limits)
+    with within(deadline):
+        plan = await _prepared(services, grammars, body)
+    # Its time runs since its body is here, not since its tools are listed.
+    return attrs.evolve(plan, chat=attrs.evolve(plan.chat, deadline=deadline))
+
+
+def _check_is_kept(body: ResponsesRequest, services: Services) -> None:
+    keeps = services.response_keeper.keeps
+    if body.background and not (keeps and body.store is not False):
         raise BadRequestError(
             "background needs store: a response that nobody waits for has to be kept"
-            + ("" if keeper.keeps else ", and this server keeps none"),
+            + ("" if keeps else ", and this server keeps none"),
             param="background",
         )
+
+
+async def _prepared(services: Services, grammars: RequestGrammars, body: ResponsesRequest) -> Plan:
+    keeper = services.response_keeper
     new = input_items(body.input, services.limits)
     earlier = [] if body.previous_response_id is None else await keeper.history(body.previous_response_id)
     items = [*earlier, *new]
     box = await _opened_box(services, body, items)
     try:
-        asked = chat_request(body, chat_messages(body.instructions, items), [] if box is None else box.tools)
+        asked = chat_request(body, chat_messages(body.instructions, items, _name_of(box)), box)
         checked_interval(asked)
         if has_request_context():
             asked = with_headers(asked)
         if body.truncation == "auto":
-            items, asked = await _fitting(services, body, items, asked)
+            items, asked = await _fitting(services, body, items, asked, box)
         chat = bounded(await prepare_chat(services, grammars, asked, ID_PREFIX), body.max_output_tokens)
     except BadRequestError as error:
         raise renamed(error) from error
     stores = keeper.keeps and body.store is not False
     return Plan(body, told_response(body, chat, stores=stores), new, items, asked, chat, box)
+
+
+def _name_of(box: ToolBox | None) -> NameOf:
+    return shown_name if box is None else box.name_of
 
 
 async def _opened_box(services: Services, body: ResponsesRequest, items: Sequence[InputItem]) -> ToolBox | None:
@@ -65,7 +85,7 @@ async def _opened_box(services: Services, body: ResponsesRequest, items: Sequenc
 
 
 async def _fitting(
-    services: Services, body: ResponsesRequest, items: list[InputItem], asked: ChatRequest
+    services: Services, body: ResponsesRequest, items: list[InputItem], asked: ChatRequest, box: ToolBox | None
 ) -> tuple[list[InputItem], ChatRequest]:
     """truncation "auto": without as many of the oldest items as have to go, but for the last one."""
     context = services.facts().max_model_len
@@ -73,7 +93,7 @@ async def _fitting(
 
     def cut(num_dropped: int) -> tuple[list[InputItem], ChatRequest]:
         kept = without_orphans(items[num_dropped:])
-        return kept, msgspec.structs.replace(asked, messages=chat_messages(body.instructions, kept))
+        return kept, msgspec.structs.replace(asked, messages=chat_messages(body.instructions, kept, _name_of(box)))
 
     async def fits(request: ChatRequest) -> bool:
         try:
@@ -112,13 +132,13 @@ async def next_chat(
         tools = [tool for tool in tools if plan.box.find(tool.function.name) is None] or None
     request = msgspec.structs.replace(
         asked,
-        messages=chat_messages(plan.body.instructions, items),
+        messages=chat_messages(plan.body.instructions, items, _name_of(plan.box)),
         tools=tools,
         tool_choice=None if tools is None or asked.tool_choice != "none" else "none",
     )
     try:
         if plan.body.truncation == "auto":
-            _, request = await _fitting(services, plan.body, list(items), request)
+            _, request = await _fitting(services, plan.body, list(items), request, plan.box)
         return bounded(await prepare_chat(services, grammars, request, ID_PREFIX), max_tokens)
     except BadRequestError as error:
         raise renamed(error) from error

@@ -66,6 +66,8 @@ async def run_response(
         incomplete = await run.to_the_end(task_status)
     except trio.Cancelled:
         run.abandon()
+        if run.usage.inputs:
+            log.note_usage(run.usage.told())
         raise
     except Exception as error:
         if not log.num_events:

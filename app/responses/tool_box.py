@@ -49,6 +49,10 @@ class ToolBox(Protocol):
         """None for a client's function, and for a name that the model has made up."""
         ...
 
+    def name_of(self, server_label: str, name: str) -> str:
+        """What the model is shown, the other way round; also for a tool that is not there any more."""
+        ...
+
     async def call(self, call: McpCallItem) -> McpCallItem:
         """The same with status completed and its output, or with status failed and an error. Raises nothing that the
         tool or its server is to blame for. Cancelled when the response is."""

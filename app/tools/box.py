@@ -68,6 +68,9 @@ class McpToolBox:
     def find(self, name: str) -> ServerTool | None:
         return self._set.find(name)
 
+    def name_of(self, server_label: str, name: str) -> str:
+        return self._set.name_of(server_label, name)
+
     async def call(self, call: McpCallItem) -> McpCallItem:
         server = self._set.server_of(call.server_label, call.name)
         if server is None:

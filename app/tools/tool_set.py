@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from app.responses.tool_box import ServerTool
-from app.responses.tool_names import shown_name
+from app.responses.tool_names import numbered, shown_name
 from app.schemas.chat import FunctionDefinition, Tool
 from app.schemas.responses import ListedTool, ResponseTool
 from app.tools.address import ToolAddress
@@ -55,13 +55,18 @@ class Listing:
 
 
 class ToolSet:
-    """Of two tools that would be shown under one name, the first is."""
+    """Each tool under a name of its own. What a server lists twice is one tool."""
 
     def __init__(self, listings: Sequence[Listing]) -> None:
         self._by_name: dict[str, tuple[AskedServer, McpTool]] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        """By label and the server's own name."""
         for listing in listings:
             for tool in listing.tools:
-                self._by_name.setdefault(shown_name(listing.server.label, tool.name), (listing.server, tool))
+                key = (listing.server.label, tool.name)
+                if key not in self._names:
+                    name = self._names[key] = numbered(shown_name(*key), self._by_name)
+                    self._by_name[name] = (listing.server, tool)
 
     def find(self, name: str) -> ServerTool | None:
         if (found := self._by_name.get(name)) is None:
@@ -69,12 +74,14 @@ class ToolSet:
         server, tool = found
         return ServerTool(server.label, tool.name, needs_approval(tool, server.request))
 
+    def name_of(self, label: str, name: str) -> str:
+        """Also for what is not there any more: a conversation may have calls of it."""
+        return self._names.get((label, name)) or shown_name(label, name)
+
     def server_of(self, label: str, name: str) -> AskedServer | None:
         """None: no server of that label has that tool, or the request does not allow it."""
-        server, tool = self._by_name.get(shown_name(label, name), (None, None))
-        if server is None or tool is None or (server.label, tool.name) != (label, name):
-            return None
-        return server
+        shown = self._names.get((label, name))
+        return None if shown is None else self._by_name[shown][0]
 
     def shown(self) -> Iterator[Tool]:
         for name, (_, tool) in self._by_name.items():

@@ -524,6 +524,9 @@ class Box:
     def find(self, name: str) -> ServerTool | None:
         return ServerTool("one", "add", self.needs_approval) if name == "one__add" else None
 
+    def name_of(self, server_label: str, name: str) -> str:
+        return f"{server_label}__{name}"
+
     async def call(self, call: McpCallItem) -> McpCallItem:
         self.calls.append(call.arguments)
         if self.hangs:

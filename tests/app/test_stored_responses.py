@@ -226,6 +226,8 @@ async def test_a_cancelled_background_response_is_aborted_in_the_engine() -> Non
         under_test.engine.hold()
         response = await created(under_test, background=True)
         await wait_all_tasks_blocked()
+        under_test.engine.let(3)
+        await wait_all_tasks_blocked()
         assert under_test.engine.num_requests == 1
         replies = [await ask(under_test, "POST", f"{response['id']}/cancel") for _ in range(2)]
         assert [reply.json["status"] for reply in replies] == ["cancelled"] * 2
@@ -233,6 +235,9 @@ async def test_a_cancelled_background_response_is_aborted_in_the_engine() -> Non
         assert (await found(under_test, response["id"]))["status"] == "cancelled"
         last = events_of((await ask(under_test, "GET", f"{response['id']}?stream=true")).text)[-1]
         assert last["response"]["status"] == "cancelled"
+        usage = last["response"]["usage"]
+        assert usage["output_tokens"] == 3
+        assert usage["total_tokens"] == usage["input_tokens"] + 3
 
 
 async def test_a_deleted_background_response_is_aborted_too() -> None:
@@ -261,9 +266,13 @@ async def test_a_client_who_leaves_a_foreground_response_has_cancelled_it() -> N
         await wait_all_tasks_blocked()
         response_id = events_of(client.data.decode())[0]["response"]["id"]
         assert (await found(under_test, response_id))["status"] == "in_progress"
+        under_test.engine.let(2)
+        await wait_all_tasks_blocked()
         leaving.cancel()
         await wait_all_tasks_blocked()
-        assert (await found(under_test, response_id))["status"] == "cancelled"
+        cancelled = await found(under_test, response_id)
+        assert cancelled["status"] == "cancelled"
+        assert cancelled["usage"]["output_tokens"] == 2
 
 
 async def test_a_full_disk_hurts_no_answer_and_is_told_to_who_asks_for_a_stored_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 
 import attrs
@@ -73,6 +74,19 @@ def lying_server(schema, num_tools: int = 1) -> Server:
         return CallToolResult(content=[TextContent(type="text", text="called")])
 
     return Server("liar", on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def deaf_server(seconds: float = math.inf) -> Server:
+    """Lists one tool after a while; whoever calls it waits for ever."""
+
+    async def list_tools(context, params) -> ListToolsResult:
+        await trio.sleep(seconds)
+        return ListToolsResult(tools=[ListedByServer(name="slow", input_schema={"type": "object"})])
+
+    async def call_tool(context, params) -> CallToolResult:
+        await trio.sleep_forever()
+
+    return Server("deaf", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 async def respond(app: AppUnderTest, prompt="How much is it?", **fields):
@@ -234,6 +248,41 @@ async def test_servers_that_share_a_store_make_an_allowed_call_once(make, networ
     assert "made already" in other["output"][0]["error"]["message"]
     assert kinds(other) == ["mcp_call", "message"]
     assert network.seen.calls == ["add"]
+
+
+async def test_a_function_that_is_named_as_a_shown_tool_is_refused_with_both_names(make):
+    server = {"type": "mcp", "server_label": "one", "server_url": ONE}
+
+    reply = await make("Hi").post("/v1/responses", input="Go", tools=[{"type": "function", "name": "one__add"}, server])
+
+    assert reply.status_code == 400
+    assert "the function 'one__add'" in reply.json["error"]["message"]
+    assert "the tool 'add' of the MCP server 'one'" in reply.json["error"]["message"]
+    assert reply.json["error"]["param"] == "tools[0].name"
+
+
+async def test_the_time_of_a_request_runs_while_tools_are_listed(make, network, autojump_clock):
+    network.servers[ONE] = deaf_server()
+    server = {"type": "mcp", "server_label": "one", "server_url": ONE}
+
+    began = trio.current_time()
+    reply = await make("Hi").post("/v1/responses", input="Go", tools=[server], timeout=5)
+
+    assert reply.status_code == 504
+    assert "within 5 s (its timeout)" in reply.json["error"]["message"]
+    assert trio.current_time() - began == pytest.approx(5, abs=0.1)
+
+
+async def test_the_time_that_listing_took_is_not_given_again(make, network, autojump_clock):
+    network.servers[ONE] = deaf_server(seconds=3)
+    app = make(calling("slow"), "Too late.")
+    began = trio.current_time()
+    server = {"type": "mcp", "server_label": "one", "server_url": ONE, "require_approval": "never"}
+
+    reply = await app.post("/v1/responses", input="Go", tools=[server], timeout=5)
+
+    assert reply.status_code == 504
+    assert trio.current_time() - began == pytest.approx(5, abs=0.1)
 
 
 async def test_a_refused_call_is_not_made_and_the_model_is_told(make, network):

@@ -69,6 +69,20 @@ async def test_tools_of_servers_are_shown_under_their_labels_and_called(servers)
     assert (done.status, done.output, done.error) == ("completed", "3", None)
 
 
+async def test_tools_that_would_be_shown_under_one_name_are_numbered_and_both_called(servers, network):
+    network.servers[ONE], network.servers[TWO] = naming_server("b__tool"), naming_server("tool", "tool")
+    box = await servers.open([asked("a"), asked("a__b", TWO)], [])
+
+    assert names(box) == ["a__b__tool", "a__b__tool_2"]
+    assert [(box.find(name).server_label, box.find(name).name) for name in names(box)] == [
+        *(("a", "b__tool"), ("a__b", "tool"))
+    ]
+    assert (box.name_of("a__b", "tool"), box.name_of("a__b", "gone")) == ("a__b__tool_2", "a__b__gone")
+    assert (await box.call(call("b__tool", label="a"))).output == "b__tool"
+    assert (await box.call(call("tool", label="a__b"))).output == "tool"
+    assert (await box.call(call("tool", label="a"))).status == "failed"
+
+
 async def test_a_server_of_the_operator_is_found_by_its_own_name(servers, network):
     box = await servers.open([asked("tester", None, authorization="key")], [])
 
@@ -221,6 +235,16 @@ async def test_a_call_that_was_not_allowed_is_not_made(servers):
 async def test_a_request_that_cannot_be_is_refused(tools, items, complaint, servers):
     with pytest.raises(BadRequestError, match=complaint):
         await servers.open(tools, items)
+
+
+def naming_server(*names: str) -> Server:
+    async def list_tools(context, params) -> ListToolsResult:
+        return ListToolsResult(tools=[ListedByServer(name=name, input_schema={"type": "object"}) for name in names])
+
+    async def call_tool(context, params) -> CallToolResult:
+        return CallToolResult(content=[TextContent(type="text", text=params.name)])
+
+    return Server("naming", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 def paged_server(num_pages: int, per_page: int, schema=None) -> Server:
