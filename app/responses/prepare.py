@@ -122,10 +122,11 @@ async def next_chat(
     items: Sequence[InputItem],
     *,
     offers_servers: bool,
-    max_tokens: int | None,
+    num_written: int,
 ) -> PreparedChat:
-    """A later turn's, after `items`. What had to be called has been called; without `offers_servers` the model is shown
-    no more tools that the server runs. Raises BadRequestError in the words of this API."""
+    """A later turn's, after `items` and `num_written` tokens, of which the request's bounds are of all turns together.
+    What had to be called has been called; without `offers_servers` the model is shown no more tools that the server
+    runs. Raises BadRequestError in the words of this API."""
     asked = plan.chat_request
     tools = asked.tools
     if tools and plan.box is not None and not offers_servers:
@@ -135,10 +136,16 @@ async def next_chat(
         messages=chat_messages(plan.body.instructions, items, _name_of(plan.box)),
         tools=tools,
         tool_choice=None if tools is None or asked.tool_choice != "none" else "none",
+        min_tokens=_left(asked.min_tokens, num_written),
     )
     try:
         if plan.body.truncation == "auto":
             _, request = await _fitting(services, plan.body, list(items), request, plan.box)
-        return bounded(await prepare_chat(services, grammars, request, ID_PREFIX), max_tokens)
+        most = _left(plan.body.max_output_tokens, num_written)
+        return bounded(await prepare_chat(services, grammars, request, ID_PREFIX), most)
     except BadRequestError as error:
         raise renamed(error) from error
+
+
+def _left(bound: int | None, num_written: int) -> int | None:
+    return None if bound is None else max(0, bound - num_written)

@@ -141,7 +141,7 @@ class _Run:
             await self._calls.make()
             if turn.waits_for_client or turn_index == MAX_TURNS:
                 return None
-            if self._tokens_left() == 0:
+            if self._is_at_its_bound:
                 return MAX_OUTPUT_TOKENS
             chat = await self._next_chat(offers_servers=offers_servers)
         return None
@@ -210,11 +210,12 @@ class _Run:
                 self._plan,
                 [*self._plan.items, *told_items],
                 offers_servers=offers_servers,
-                max_tokens=self._tokens_left(),
+                num_written=self.usage.num_output_tokens,
             )
         self._access.answer_id = self._log.id
         return chat
 
-    def _tokens_left(self) -> int | None:
+    @property
+    def _is_at_its_bound(self) -> bool:
         most = self._plan.body.max_output_tokens
-        return None if most is None else max(0, most - self.usage.num_output_tokens)
+        return most is not None and self.usage.num_output_tokens >= most

@@ -607,6 +607,14 @@ async def test_all_turns_share_max_output_tokens():
     assert (found["status"], len(exactly.engine.prompts)) == ("incomplete", 1)
 
 
+async def test_all_turns_share_min_tokens():
+    under_test = with_box(scripted(adding(), TEXT), Box())
+    first = len(under_test.services.tokenizer.encode(adding(), add_special_tokens=False))
+    found = await ask(under_test, tools=[MCP], max_output_tokens=first + 4, min_tokens=first + 3)
+    assert (found["status"], found["usage"]["output_tokens"]) == ("incomplete", first + 4)
+    assert [prompt.sampling_params.min_tokens for prompt in under_test.engine.prompts] == [first + 3, 3]
+
+
 async def test_a_forced_call_is_forced_once():
     under_test = with_box(scripted('[{"name": "one__add", "parameters": {}}]', "Done."), Box())
     found = await ask(under_test, tools=[MCP], tool_choice="required")
@@ -675,4 +683,6 @@ async def test_what_a_server_is_called_with_is_not_told():
 async def test_a_conversation_that_outgrows_the_context_fails_with_its_reason():
     under_test = with_box(scripted(adding() + " " + "word " * 40, max_model_len=150), Box())
     found = events(await under_test.post(PATH, input="Hi", tools=[MCP], stream=True))
-    assert found[-1]["type"] in ("response.failed", "response.incomplete")
+    error = found[-1]["response"]["error"]
+    assert (found[-1]["type"], error["code"]) == ("response.failed", "invalid_prompt")
+    assert "maximum context length is 150 tokens" in error["message"]
