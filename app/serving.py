@@ -41,6 +41,7 @@ from app.notify import Notifier, ServiceReport
 from app.pooler_config import pooler
 from app.render import ChatTemplate
 from app.request_log import RequestLog
+from app.response_metrics import ResponseCollector
 from app.responses.background import BackgroundResponses
 from app.responses.bounds import Bounds
 from app.responses.keeper import NothingKept
@@ -51,6 +52,7 @@ from app.services import Services
 from app.settings import Settings
 from app.template_source import read_template
 from app.tokenizer import Tokenizer
+from app.tool_metrics import ToolCollector
 from protocol.errors import DeadlineError, EngineDeadError, TrillmError, UnavailableError
 from protocol.operations import AddLora
 
@@ -122,9 +124,19 @@ class Service:
             request_log=RequestLog(settings.enable_log_requests, settings.max_log_len),
             version=version("trillm"),
         )
-        if policy.is_enabled:
-            self.services.metrics.add(LoraCollector(client, policy.max_loras, self.services.clock))
+        self._add_collectors(store)
         self.app: QuartTrio = create_app(self.services)
+
+    def _add_collectors(self, store: ResponseStore | None) -> None:
+        """Of what not every server has."""
+        services, name = self.services, self.model_name
+        if services.adapter_policy.is_enabled:
+            loras = LoraCollector(self.client, services.adapter_policy.max_loras, services.clock)
+            services.metrics.add(loras)
+        if store is not None:
+            services.metrics.add(ResponseCollector(store, services.background, services.clock, name))
+        if (tools := self.tool_servers) is not None:
+            services.metrics.add(ToolCollector(tools.counts, lambda: tools.num_sessions, name))
 
     @property
     def model_name(self) -> str:

@@ -17,6 +17,7 @@ from app.failures import told
 from app.responses.event_log import EndStatus, LoggedEvent
 from app.responses.feed import Feed
 from app.responses.store import ResponseStore
+from app.responses.stored import UNDER_WAY
 from app.schemas.responses import InputItem, ResponseError
 from protocol.errors import TrillmError, UnavailableError
 
@@ -26,6 +27,9 @@ MAX_LIVE = 1024
 """Under way at a time. The engine's own bound is met first, unless most of them wait for tools."""
 BATCH_SECONDS = 0.2
 """What is told within so long goes to the disk together. Clients of this server read it at once all the same."""
+RECORDS_A_SECOND = 200
+"""Of all together: each takes the event loop from the tokens for a third of a millisecond, and there is one thread for
+the disk. More than forty at a time are recorded less often."""
 LOOK_SECONDS = 1.0
 """How often the store is asked whether another server's client wants one ended that tells nothing."""
 
@@ -86,6 +90,14 @@ class BackgroundResponses:
                 self._forget(live)
                 # It may have been written all the same, by a disk that was only slow.
                 await self._end(feed, "failed", "The response was not begun", store)
+
+    def num_by_status(self) -> dict[str, int]:
+        """How many are queued and how many are in progress."""
+        counts = dict.fromkeys(UNDER_WAY, 0)
+        for live in self._live.values():
+            if live.feed.log.status in counts:  # the others have an end that is being recorded
+                counts[live.feed.log.status] += 1
+        return counts
 
     def feed(self, response_id: str) -> Feed | None:
         """Of one that is under way here."""
@@ -177,7 +189,7 @@ class BackgroundResponses:
                 written = events[-1].number
             if not goes_on:
                 live.scope.cancel()
-            with trio.move_on_after(BATCH_SECONDS):
+            with trio.move_on_after(max(BATCH_SECONDS, len(self._live) / RECORDS_A_SECOND)):
                 await live.feed.wait_ended()
 
     def _forget(self, live: _Live) -> None:

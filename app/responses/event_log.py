@@ -30,6 +30,7 @@ from app.schemas.responses import (
     OutputItem,
     Response,
     ResponseError,
+    ResponseStatus,
     ResponseUsage,
 )
 
@@ -97,6 +98,10 @@ class EventLog:
     def items(self) -> Sequence[OutputItem]:
         """As they are known: what is not done yet is as it was added."""
         return self._items
+
+    @property
+    def status(self) -> ResponseStatus:
+        return self._response.status
 
     @property
     def response(self) -> Response:

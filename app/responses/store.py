@@ -161,8 +161,18 @@ class ResponseStore:
         """See app/tools/approvals.py. Raises UnavailableError."""
         return await self._archive.do(lambda archive: archive.use_approval(approval_request_id))
 
-    async def totals(self) -> Totals:
-        """As they were counted some seconds ago at most, or when the disk last did it."""
+    @property
+    def totals(self) -> Totals:
+        """As they were measured last."""
+        return self._totals
+
+    @property
+    def num_unrecorded(self) -> int:
+        """How many ends of responses wait for the disk."""
+        return self._archive.num_unrecorded
+
+    async def measure(self) -> None:
+        """Counts what there is, unless that was done some seconds ago, or the disk does not do it."""
         now = trio.current_time()
         if self._measured_at is None or now - self._measured_at >= MEASURE_SECONDS:
             self._measured_at = now
@@ -170,7 +180,6 @@ class ResponseStore:
                 self._totals = await self._archive.do(lambda archive: archive.totals())
             except UnavailableError:
                 pass  # it has been logged
-        return self._totals
 
 
 def _row(log: EventLog, input_items: bytes = b"[]", *, is_changed: bool = True) -> StoredResponse:

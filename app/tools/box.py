@@ -12,6 +12,7 @@ from app.responses.tool_box import ServerTool
 from app.schemas.chat import Tool
 from app.schemas.responses import InputItem, McpCallItem, McpListToolsItem, McpProtocolError, McpToolExecutionError
 from app.tools.approvals import UsedApprovals, may_be_made
+from app.tools.call_counts import CallCounts
 from app.tools.result_text import result_text
 from app.tools.sessions import ToolSessions
 from app.tools.tool_error import ToolError
@@ -31,6 +32,7 @@ class McpToolBox:
         self,
         sessions: ToolSessions,
         used: UsedApprovals,
+        counts: CallCounts,
         listings: Sequence[Listing],
         items: Sequence[InputItem],
         allowed: Sequence[InputItem],
@@ -38,6 +40,7 @@ class McpToolBox:
         """`items`: the conversation. `allowed`: its approval requests whose calls are to be made now."""
         self._sessions = sessions
         self._used = used
+        self._counts = counts
         self._set = ToolSet(listings)
         self._tools = list(self._set.shown())
         self._listings = [item for listing in listings if (item := _to_tell(listing, items))]
@@ -87,10 +90,13 @@ class McpToolBox:
             except UnavailableError as error:
                 message = f"this call was not made: whether it has been before cannot be told ({error.message})"
                 return _failed(call, INTERNAL_ERROR, message)
-        try:
-            result = await self._sessions.call(server.address, server.headers, call.name, arguments)
-        except ToolError as error:
-            return _failed(call, INTERNAL_ERROR, error.message)
+        with self._counts.counted(server.counted_as) as ending:
+            try:
+                result = await self._sessions.call(server.address, server.headers, call.name, arguments)
+            except ToolError as error:
+                ending.outcome = "timed_out" if error.timed_out else "failed"
+                return _failed(call, INTERNAL_ERROR, error.message)
+            ending.outcome = "failed" if result.is_error else "completed"
         text = result_text(result)
         if result.is_error:
             error_item = McpToolExecutionError([{"type": "text", "text": text}])

@@ -17,6 +17,7 @@ from app.tools.address import LABEL, MAX_LABEL_LENGTH, ToolAddress, ToolServer
 from app.tools.allow_list import AllowedServers
 from app.tools.approvals import ApprovalsInMemory, UsedApprovals, allowed_calls
 from app.tools.box import McpToolBox
+from app.tools.call_counts import FROM_REQUEST, CallCounts
 from app.tools.request_headers import request_headers
 from app.tools.sessions import ToolSessions
 from app.tools.tool_error import ToolError
@@ -45,10 +46,17 @@ class McpServers:
         self._sessions = sessions
         self._allowed = allowed
         self._used = used or ApprovalsInMemory()
+        self.counts = CallCounts()
         self._unlabelled = [server.address for server in named if server.label is None]
         """Of those that have not told their name yet."""
         self._by_label = {server.label: server.address for server in named if server.label is not None}
-        self._named = {server.address for server in named}
+        for label in (*self._by_label, *([FROM_REQUEST] if allowed.prefixes else [])):
+            self.counts.add_label(label)
+
+    @property
+    def num_sessions(self) -> int:
+        """Those that are connected."""
+        return self._sessions.num_connected
 
     async def run(self) -> None:
         """Until cancelled. Servers that cannot be reached are told of in the log, and tried again when needed."""
@@ -79,6 +87,7 @@ class McpServers:
             raise ToolError(f"it calls itself {name[:64]!r}, which {taken}: give it one (label=URL)")
         self._unlabelled.remove(address)
         self._by_label[name] = address
+        self.counts.add_label(name)
 
     async def open(self, tools: Sequence[ResponseTool], items: Sequence[InputItem]) -> ToolBox:
         if len(tools) > MAX_SERVERS:
@@ -95,7 +104,7 @@ class McpServers:
                     f"input allows a call of the MCP server {(item.server_label or '')[:64]!r}, which tools has not",
                     param="tools",
                 )
-        return McpToolBox(self._sessions, self._used, await self._list(servers), items, allowed)
+        return McpToolBox(self._sessions, self._used, self.counts, await self._list(servers), items, allowed)
 
     async def _checked(self, tool: ResponseTool, at: str) -> AskedServer:
         """Raises BadRequestError."""

@@ -229,7 +229,7 @@ class ToolSession:
                 raise ToolError(f"{what} at {self.address}: its answer cannot be read: {reason(error)}") from error
 
     def _late(self, what: str, seconds: float) -> ToolError:
-        return ToolError(f"{what} at {self.address} did not answer within {seconds:g} s")
+        return ToolError(f"{what} at {self.address} did not answer within {seconds:g} s", timed_out=True)
 
     async def _error(self, error: MCPError, what: str) -> ToolError:
         if error.code == CONNECTION_CLOSED and error.message.startswith(LOST):

@@ -68,6 +68,10 @@ class ToolSessions:
     def num_open(self) -> int:
         return len(self._sessions)
 
+    @property
+    def num_connected(self) -> int:
+        return sum(session.was_connected and not session.is_over for session in self._sessions.values())
+
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled, which closes every session. What a server does wrong ends its session only."""
         async with trio.open_nursery() as owners:

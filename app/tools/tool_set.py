@@ -11,6 +11,7 @@ from app.responses.tool_names import numbered, shown_name
 from app.schemas.chat import FunctionDefinition, Tool
 from app.schemas.responses import ListedTool, ResponseTool
 from app.tools.address import ToolAddress
+from app.tools.call_counts import FROM_REQUEST
 from app.tools.mcp_tool import McpTool
 from app.tools.request_headers import Headers
 from app.tools.tool_filter import is_allowed, needs_approval
@@ -27,6 +28,11 @@ class AskedServer:
     @property
     def label(self) -> str:
         return self.request.server_label or ""
+
+    @property
+    def counted_as(self) -> str:
+        """The label if the operator has given it: a request may bring any."""
+        return self.label if self.request.server_url is None else FROM_REQUEST
 
 
 @frozen
