@@ -102,7 +102,8 @@ def ask_in_background(client: openai.OpenAI, model: str) -> None:
     )
     print(f"   {response.status}: it needs no client")
     with client.responses.retrieve(response.id, stream=True) as stream:
-        last = next(event.sequence_number for event in stream if event.type == "response.mcp_call.in_progress")
+        calls = (event.sequence_number for event in stream if event.type == "response.mcp_call.in_progress")
+        last = next(calls, 0)
     print(f"   a reader leaves after event {last}, and comes back")
     show(client.responses.retrieve(response.id, stream=True, starting_after=last))
     response = client.responses.retrieve(response.id)
