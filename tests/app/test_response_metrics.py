@@ -90,6 +90,7 @@ async def test_calls_are_counted_by_the_operator_s_labels_and_requests_servers_a
     app.services.metrics.add(ToolCollector(servers.counts, lambda: servers.num_sessions, "m"))
     before = await samples(app)
     nursery.start_soon(servers.run)
+    await trio.testing.wait_all_tasks_blocked()
 
     async def call(label: str, url: str | None, name: str, arguments: str) -> None:
         tool = ResponseTool(type="mcp", server_label=label, server_url=url, require_approval="never")
