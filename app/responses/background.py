@@ -7,6 +7,7 @@ here, and app/routes/stored_responses.py finds and cancels them. What one of the
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import final
 
@@ -27,9 +28,9 @@ MAX_LIVE = 1024
 """Under way at a time. The engine's own bound is met first, unless most of them wait for tools."""
 BATCH_SECONDS = 0.2
 """What is told within so long goes to the disk together. Clients of this server read it at once all the same."""
-RECORDS_A_SECOND = 200
-"""Of all together: each takes the event loop from the tokens for a third of a millisecond, and there is one thread for
-the disk. More than forty at a time are recorded less often."""
+RECORDS_A_SECOND = 50
+"""Of all together, so that the disk's one thread has time for those who ask: a record takes half a millisecond, and ten
+while the event loop is busy. With more than ten at a time, each is recorded less often."""
 LOOK_SECONDS = 1.0
 """How often the store is asked whether another server's client wants one ended that tells nothing."""
 
@@ -128,14 +129,21 @@ class BackgroundResponses:
             live.failure = reason
             live.scope.cancel()
 
-    async def finish(self) -> None:
-        """Waits until none is under way and the end of each is recorded, and closes the store. Somebody else sees to it
-        that they end: see `end_all`."""
+    async def finish(self, seconds: float = math.inf) -> None:
+        """Waits until none is under way and the end of each is recorded, and closes the store. What has no end after
+        so many seconds fails; without a limit somebody else sees to it that they end: see `end_all`."""
         self.drain("the server is shutting down")
-        while self._live:
-            await self._idle.wait()
+        with trio.move_on_after(seconds):
+            await self._until_idle()
+        if self._live:
+            self.end_all("The server is shutting down")
+            await self._until_idle()
         if self.store is not None:
             await self.store.close()
+
+    async def _until_idle(self) -> None:
+        while self._live:
+            await self._idle.wait()
 
     async def _live_through(self, live: _Live, work: Callable[[], Awaitable[None]], store: ResponseStore) -> None:
         # Recording goes on until the end is told, whoever cancels what is recorded.
