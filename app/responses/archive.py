@@ -91,9 +91,7 @@ class Archive:
             ).fetchall()
             if not found:
                 return False
-            self._connection.executemany(
-                "INSERT OR IGNORE INTO events VALUES (?, ?, ?)", [(row.id, number, event) for number, event in events]
-            )
+            self._insert(row.id, events)
         return not found[0][0]
 
     def get(self, response_id: str) -> StoredResponse | None:
@@ -203,6 +201,15 @@ class Archive:
                     "INSERT INTO events VALUES (?, ?, ?)", (row.id, number, failed_event(failed.response, number))
                 )
         return failed
+
+    def _insert(self, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
+        """In few statements: after each, this thread waits for its turn again, however busy the others are."""
+        for start in range(0, len(events), _EVENTS_AT_ONCE):
+            some = events[start : start + _EVENTS_AT_ONCE]
+            self._connection.execute(
+                f"INSERT OR IGNORE INTO events VALUES {', '.join(['(?, ?, ?)'] * len(some))}",
+                [value for number, event in some for value in (response_id, number, event)],
+            )
 
     def _sweep(self) -> None:
         with self._transaction():

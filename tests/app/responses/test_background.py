@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from app.responses.background import LOOK_SECONDS, BackgroundResponses
+from app.responses.background import LOOK_SECONDS, RECORDS_A_SECOND, BackgroundResponses
 from app.responses.event_log import LoggedEvent
 from app.responses.feed import Feed
 from app.responses.replay import Replay
 from app.responses.store import ResponseStore
+from app.routes.stored_responses import CANCEL_SECONDS
 from protocol.errors import RequestFailedError, UnavailableError
 from tests.helpers.stored_responses import Disk, make_feed, make_store, question, tell
 
@@ -170,6 +171,22 @@ async def test_what_another_server_was_asked_to_cancel_ends_within_a_second(auto
         with trio.fail_after(2 * LOOK_SECONDS):
             await work.feed.wait_ended()
         assert work.feed.log.response.status == "cancelled"
+
+
+async def test_many_leave_the_disk_time_for_those_who_ask(autojump_clock: trio.abc.Clock) -> None:
+    disk = Disk()
+    store = make_store(disk=disk)
+    async with running(store) as background:
+        for n in range(4 * RECORDS_A_SECOND):
+            await started(background, f"resp_{n}")
+        before = disk.num_calls
+        await trio.sleep(10)
+        assert disk.num_calls - before <= 11 * RECORDS_A_SECOND
+        await store.ask_to_cancel("resp_7")
+        feed = background.feed("resp_7")
+        assert feed is not None
+        with trio.fail_after(CANCEL_SECONDS):
+            await feed.wait_ended()
 
 
 async def test_a_drain_takes_no_more_and_waits_and_then_fails_what_is_left() -> None:
