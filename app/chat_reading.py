@@ -12,7 +12,7 @@ import msgspec
 from attrs import frozen
 
 from app.call_reader import CallReader
-from app.calls import Calls
+from app.calls import Calls, callable_tools
 from app.choice_reader import TextParser, TextReader
 from app.dialects import harmony, thinking
 from app.dialects.dialect import PromptEnd, prompt_end
@@ -67,7 +67,7 @@ def thoughts_before_grammar(services: Services, end: PromptEnd) -> Thoughts | No
 def read_chat(services: Services, body: ChatRequest, calls: Calls | None, has_grammar: bool, end: PromptEnd) -> Reading:
     """An answer that a grammar makes has no calls but those that it forces."""
     dialect = services.dialect
-    tools = body.tools if body.tools and body.tool_choice != "none" else []
+    tools = callable_tools(body.tools, body.tool_choice)
     schemas = {tool.function.name: tool.function.parameters for tool in tools}
     keeps_control_tokens = body.skip_special_tokens is False
     max_calls = 1 if body.parallel_tool_calls is False else None

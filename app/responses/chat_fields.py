@@ -17,9 +17,9 @@ from app.checks import short
 from app.engine import Prompt
 from app.limits import Limits
 from app.responses.tool_box import ToolBox
-from app.responses.tool_names import NameOf, shown_name
-from app.schemas.chat import ChatRequest, FunctionDefinition, Message, NamedFunction, NamedToolChoice, Tool
-from app.schemas.responses import ReasoningConfig, ResponsesRequest, ResponseTool, ResponseToolChoice, TextConfig
+from app.responses.tool_choice import first_choice
+from app.schemas.chat import ChatRequest, FunctionDefinition, Message, Tool
+from app.schemas.responses import ReasoningConfig, ResponsesRequest, ResponseTool, TextConfig
 from app.schemas.sampling import JsonSchemaFormat, ResponseFormat
 from protocol.errors import BadRequestError
 
@@ -48,7 +48,7 @@ def chat_request(body: ResponsesRequest, messages: list[Message], box: ToolBox |
         **same,
         messages=messages,
         tools=tools or None,
-        tool_choice=_tool_choice(body.tool_choice, shown_name if box is None else box.name_of),
+        tool_choice=first_choice(body.tool_choice, box),
         response_format=_response_format(body.text),
         logprobs=wants_logprobs or None,
         top_logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
@@ -119,20 +119,6 @@ def _check_names(tools: Sequence[ResponseTool], box: ToolBox) -> None:
                 f"{short(found.name)} of the MCP server {short(found.server_label)}: give it another name",
                 param=f"tools[{at}].name",
             )
-
-
-def _tool_choice(choice: str | ResponseToolChoice | None, name_of: NameOf) -> str | NamedToolChoice | None:
-    if choice is None or isinstance(choice, str):
-        return choice
-    if choice.type == "function" and choice.name:
-        return NamedToolChoice("function", NamedFunction(choice.name))
-    if choice.type == "mcp" and choice.name and choice.server_label:
-        return NamedToolChoice("function", NamedFunction(name_of(choice.server_label, choice.name)))
-    if choice.type in ("function", "mcp"):
-        raise BadRequestError(f"tool_choice of type {choice.type} names no tool", param="tool_choice")
-    raise BadRequestError(
-        f"tool_choice.type must be function or mcp, not {short(choice.type)}", param="tool_choice.type"
-    )
 
 
 def _response_format(text: TextConfig | None) -> ResponseFormat | None:

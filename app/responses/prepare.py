@@ -16,12 +16,13 @@ from app.deadline import deadline_of, within
 from app.grammar import RequestGrammars
 from app.header_fields import with_headers
 from app.responses.chat_fields import bounded, chat_request, checked_tools, renamed
-from app.responses.history import chat_messages, without_orphans
-from app.responses.input_items import input_items
+from app.responses.history import chat_messages, num_droppable, without_orphans
+from app.responses.input_items import check_ids, input_items
 from app.responses.plan import Plan
 from app.responses.request_checks import check_request
 from app.responses.told_request import told_response
 from app.responses.tool_box import ToolBox
+from app.responses.tool_choice import later_choice
 from app.responses.tool_names import NameOf, shown_name
 from app.schemas.chat import ChatRequest
 from app.schemas.responses import InputItem, ResponsesRequest
@@ -57,6 +58,7 @@ async def _prepared(services: Services, grammars: RequestGrammars, body: Respons
     keeper = services.response_keeper
     new = input_items(body.input, services.limits)
     earlier = [] if body.previous_response_id is None else await keeper.history(body.previous_response_id)
+    check_ids(new, earlier)
     items = [*earlier, *new]
     box = await _opened_box(services, body, items)
     try:
@@ -87,7 +89,8 @@ async def _opened_box(services: Services, body: ResponsesRequest, items: Sequenc
 async def _fitting(
     services: Services, body: ResponsesRequest, items: list[InputItem], asked: ChatRequest, box: ToolBox | None
 ) -> tuple[list[InputItem], ChatRequest]:
-    """truncation "auto": without as many of the oldest items as have to go, but for the last one."""
+    """truncation "auto": without as many of the oldest items as have to go, but for the last one, and the call that it
+    answers. That may still be too long, which who prepares the chat refuses."""
     context = services.facts().max_model_len
     room = context - min(body.max_output_tokens or context // 4, context // 2)
 
@@ -103,9 +106,10 @@ async def _fitting(
                 return False
             raise
 
-    if await fits(asked):
+    most = num_droppable(items)
+    if most == 0 or await fits(asked):
         return items, asked
-    low, high = 1, max(1, len(items) - 1)
+    low, high = 1, most
     while low < high:
         middle = (low + high) // 2
         if await fits(cut(middle)[1]):
@@ -135,7 +139,7 @@ async def next_chat(
         asked,
         messages=chat_messages(plan.body.instructions, items, _name_of(plan.box)),
         tools=tools,
-        tool_choice=None if tools is None or asked.tool_choice != "none" else "none",
+        tool_choice=later_choice(plan.body.tool_choice, asked.tool_choice, tools),
         min_tokens=_left(asked.min_tokens, num_written),
     )
     try:

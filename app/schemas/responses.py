@@ -96,10 +96,19 @@ class ResponseTool(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     require_approval: str | McpApproval | None = None
 
 
-class ResponseToolChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+class ToolReference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A function, a tool of an MCP server, or all that this server has."""
+
     type: str
     name: str | None = None
     server_label: str | None = None
+
+
+class ResponseToolChoice(ToolReference, frozen=True, omit_defaults=True):
+    """Or, of type allowed_tools, several of them."""
+
+    mode: str | None = None
+    tools: list[ToolReference] | None = None
 
 
 class TextFormat(msgspec.Struct, frozen=True, omit_defaults=True):

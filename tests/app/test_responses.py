@@ -235,6 +235,25 @@ async def test_truncation_auto_drops_the_oldest_items_that_do_not_fit():
     assert len(under_test.engine.prompts[0].prompt_token_ids) <= 100
 
 
+async def test_truncation_auto_leaves_the_last_item_and_the_call_that_it_answers():
+    under_test = make_app(max_model_len=120)
+    long = "Number 1 is a long one. " * 20
+    greeting = {"role": "user", "content": "Hi"}
+    answered = {"type": "function_call_output", "call_id": "a", "output": "rainy"}
+    for items in (
+        [greeting | {"content": long}],
+        [greeting, greeting | {"content": long}],
+        [greeting, CALLED, answered | {"output": long}],
+    ):
+        refused = await under_test.post(PATH, input=items, truncation="auto")
+        assert error_of(refused, 400)["code"] == "context_length_exceeded"
+
+    await ask(under_test, [greeting | {"content": long}, CALLED, answered], truncation="auto", max_output_tokens=4)
+
+    assert "Number 1 " not in prompt_of(under_test)
+    assert "rainy" in prompt_of(under_test)
+
+
 # ---------------------------------------------------------------------- refusals
 
 
@@ -250,7 +269,10 @@ async def test_truncation_auto_drops_the_oldest_items_that_do_not_fit():
         ({"tools": [WEATHER] * 200}, "tools"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": [{"type": "web_search"}]}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "mcp", "server_label": "one"}}, "tool_choice"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "schema": {"type": 5}}}}, "text.format"),
         ({"text": {"verbosity": "huge"}}, "text.verbosity"),
@@ -620,6 +642,31 @@ async def test_a_forced_call_is_forced_once():
     found = await ask(under_test, tools=[MCP], tool_choice="required")
     assert [item["type"] for item in found["output"]] == ["mcp_list_tools", "mcp_call", "message"]
     assert [prompt.sampling_params.grammar is None for prompt in under_test.engine.prompts] == [False, True]
+
+
+ALL_OF_ONE = {"type": "mcp", "server_label": "one"}
+
+
+async def test_a_call_to_any_tool_of_one_server_can_be_forced_once():
+    under_test = with_box(scripted('[{"name": "one__add", "parameters": {}}]', "Done."), Box())
+    found = await ask(under_test, tools=[WEATHER, MCP], tool_choice=ALL_OF_ONE)
+    assert [item["type"] for item in found["output"]] == ["mcp_list_tools", "mcp_call", "message"]
+    assert found["tool_choice"] == ALL_OF_ONE
+    first, second = (prompt.sampling_params.grammar for prompt in under_test.engine.prompts)
+    assert second is None
+    assert "one__add" in str(first)
+    assert WEATHER["name"] not in str(first)
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_only_allowed_tools_are_called(mode):
+    reply = CALL if mode == "auto" else '[{"name": "one__add", "parameters": {}}]'
+    under_test = with_box(scripted(reply, CALL), Box())
+    choice = {"type": "allowed_tools", "mode": mode, "tools": [ALL_OF_ONE]}
+    found = await ask(under_test, tools=[WEATHER, MCP], tool_choice=choice)
+    assert "function_call" not in [item["type"] for item in found["output"]]
+    assert found["output"][-1]["content"][0]["text"] == CALL
+    assert found["tool_choice"] == choice
 
 
 async def test_a_call_of_the_client_s_ends_the_response_after_the_server_s_are_made():
