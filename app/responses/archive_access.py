@@ -96,16 +96,24 @@ class ArchiveAccess:
         """With the next call that the disk does."""
         self._unrecorded[row.id] = (row, events)
         while len(self._unrecorded) > MAX_UNRECORDED:
-            del self._unrecorded[next(iter(self._unrecorded))]
+            self._unrecorded.pop(next(iter(self._unrecorded)), None)  # the worker thread takes from it, too
 
     async def close(self) -> None:
-        """When nothing is under way any more."""
-        archive, self._archive = self._archive, None
-        if archive is not None:
-            try:
-                await self._execute(archive.close)
-            except (sqlite3.Error, OSError, trio.TooSlowError) as error:
-                logger.warning("the store of responses was not closed: %s", error)
+        """When nothing is under way any more. What waits for the disk is tried once more."""
+        try:
+            await self._execute(self._closed)
+        except (sqlite3.Error, OSError, trio.TooSlowError) as error:
+            logger.warning("the store of responses was not closed: %s", error)
+
+    def _closed(self) -> None:
+        """In the worker thread."""
+        try:
+            if self._unrecorded:
+                self._done(lambda archive: None, list(self._unrecorded.values()))
+        finally:
+            archive, self._archive = self._archive, None
+            if archive is not None:
+                archive.close()
 
     def _done(self, call: Callable[[Archive], T], left_over: Sequence[Unrecorded]) -> T:
         """In the worker thread. Nothing is read before what was left over is written."""

@@ -144,6 +144,19 @@ async def test_a_full_disk_at_the_start_is_done_without(autojump_clock: trio.abc
         await store.close()
 
 
+async def test_what_waits_for_the_disk_is_written_when_the_store_is_closed(tmp_path: Path) -> None:
+    disk = Disk()
+    store = make_store(tmp_path / "responses.sqlite3", disk)
+    feed = make_feed()
+    await store.began(feed.log, [question("one")])
+    disk.failure = FULL
+    feed.log.settle("completed")
+    await store.ended(feed.log)
+    disk.failure = None
+    await store.close()
+    assert (await make_store(tmp_path / "responses.sqlite3").get("resp_1")).status == "completed"
+
+
 async def test_what_waits_for_the_disk_is_bounded() -> None:
     disk = Disk()
     store = make_store(disk=disk)
