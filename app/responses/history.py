@@ -29,18 +29,45 @@ def chat_messages(instructions: str | None, items: Sequence[InputItem], name_of:
 
 def without_orphans(items: Sequence[InputItem]) -> list[InputItem]:
     """Of a conversation whose beginning was cut off: without what answers calls that were cut off with it."""
-    calls: set[str | None] = set()
+    calls: set[str] = set()
     kept: list[InputItem] = []
     for item in items:
-        if item.type == "function_call":
-            calls.add(item.call_id)
-        elif item.type == "mcp_approval_request":
-            calls.add(item.id)
-        answered = {"function_call_output": item.call_id, "mcp_approval_response": item.approval_request_id}
-        if item.type in answered and answered[item.type] not in calls:
+        if (called := _called(item)) is not None:
+            calls.add(called)
+        if (answered := _answered(item)) is not None and answered not in calls:
             continue
         kept.append(item)
     return kept
+
+
+def num_droppable(items: Sequence[InputItem]) -> int:
+    """How many of the oldest may be cut off: not the last one, nor the call that it answers."""
+    answered = _answered(items[-1])
+    if answered is not None:
+        for at in reversed(range(len(items))):
+            if _called(items[at]) == answered:
+                return at
+    return len(items) - 1
+
+
+def _called(item: InputItem) -> str | None:
+    """What an answer to this item names, if it is a call."""
+    match item.type:
+        case "function_call":
+            return item.call_id
+        case "mcp_approval_request":
+            return item.id
+    return None
+
+
+def _answered(item: InputItem) -> str | None:
+    """The call that it is an answer to."""
+    match item.type:
+        case "function_call_output":
+            return item.call_id
+        case "mcp_approval_response":
+            return item.approval_request_id
+    return None
 
 
 class _Messages:

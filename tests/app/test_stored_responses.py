@@ -138,6 +138,17 @@ async def test_what_a_response_was_an_answer_to_is_listed_in_pages() -> None:
         assert told == whole["data"][::-1]
 
 
+async def test_no_item_of_a_conversation_is_added_to_it_again() -> None:
+    item = {"type": "message", "id": "msg_a", "role": "user", "content": "Hi"}
+    async with serving() as under_test:
+        first = await created(under_test, input=[item])
+        for again in (item, first["output"][0]):
+            given = [{"role": "user", "content": "And?"}, again]
+            reply = await under_test.post(PATH, input=given, previous_response_id=first["id"])
+            assert reply.status_code == 400
+            assert reply.json["error"]["param"] == "input[1].id"
+
+
 @pytest.mark.parametrize(
     "query",
     [
