@@ -48,6 +48,7 @@ from app.responses.keeper import NothingKept
 from app.responses.store import ResponseStore
 from app.responses.tool_box import NoToolServers
 from app.seeds import seeds
+from app.served_harmony import ending_tokens, served_harmony
 from app.services import Services
 from app.settings import Settings
 from app.template_source import read_template
@@ -87,19 +88,22 @@ class Service:
             dialect.tools or "not read (nothing shows it tools)",
             dialect.reasoning or "not told apart",
         )
+        harmony = served_harmony(dialect, tokenizer, settings.cache_directory)
+        jinja = ChatTemplate(template, description.special_tokens) if template else None
         store = response_store(settings)
         self.tool_servers = mcp_servers(settings, store)
         self.services = Services(
             engine=client,
             tokenizer=tokenizer,
             dialect=dialect,
-            template=ChatTemplate(template, description.special_tokens) if template else None,
+            harmony=harmony,
+            template=jinja if harmony is None or given is not None else harmony.template,
             model=ModelCard(
                 served_names=names,
                 adapters=Adapters(first_adapters(modules, names)),
                 checkpoint_name=checkpoint.name,
                 created=int(checkpoint.directory.stat().st_mtime),
-                eos_token_ids=description.eos_token_ids,
+                eos_token_ids=ending_tokens(description.eos_token_ids, harmony),
                 generation_config=generation_config(
                     settings.generation_config, settings.override_generation_config, checkpoint.directory
                 ),

@@ -160,7 +160,8 @@ class Settings:
     download_dir: Annotated[Path | None, Parameter(group=MODEL)] = None
     """Where models are kept. Default: the user's cache directory."""
     chat_template: Annotated[str | None, Parameter(group=MODEL)] = None
-    """A file with a Jinja template, or the template itself, instead of the checkpoint's."""
+    """A file with a Jinja template, or the template itself, instead of the checkpoint's (and of openai-harmony, which
+    renders gpt-oss's prompts otherwise)."""
     generation_config: Annotated[str, Parameter(group=MODEL)] = "auto"
     """Where the sampling defaults come from: "auto" is the checkpoint's generation_config.json, "vllm" nowhere, else a
     directory that has such a file."""
