@@ -11,12 +11,11 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import final
 
-from app.responses.archive_file import connect, make_file
+from app.responses.archive_file import connect, is_at, make_file
 from app.responses.bounds import Bounds, Totals, sweep, totals
 from app.responses.owner import Owner
 from app.responses.stored import SERVER_DIED, StoredResponse, failed_event
 
-_SWEEP_EVERY = 64
 _MAX_CHAIN_BYTES = 64 * 2**20
 _EVENTS_AT_ONCE = 512
 
@@ -42,8 +41,9 @@ class Archive:
         self._clock = clock
         self._puts = 0
         self._owner = None
+        self._file: tuple[Path, tuple[int, int]] | None = None
         if path is not None:
-            make_file(path)
+            self._file = path, make_file(path)
             self._owner = Owner(path)
         self._name = "" if self._owner is None else self._owner.name
         self._closing = ExitStack()
@@ -59,6 +59,11 @@ class Archive:
         """What is still under way counts as lost from now on."""
         self._closing.close()
 
+    def is_in_place(self) -> bool:
+        """Whether the file is still where other servers, and this one after a restart, look for it. SQLite goes on
+        writing into one that has been removed. Raises OSError."""
+        return self._file is None or is_at(*self._file)
+
     def put(self, row: StoredResponse) -> None:
         """A new response."""
         with self._transaction():
@@ -71,7 +76,7 @@ class Archive:
                 ),
             )
         self._puts += 1
-        if self._puts % _SWEEP_EVERY == 0:
+        if self._puts % self._bounds.num_puts == 0:
             self._sweep()
 
     def record(self, row: StoredResponse, events: Sequence[tuple[int, bytes]] = ()) -> bool:

@@ -117,6 +117,10 @@ class ArchiveAccess:
 
     def _done(self, call: Callable[[Archive], T], left_over: Sequence[Unrecorded]) -> T:
         """In the worker thread. Nothing is read before what was left over is written."""
+        if self._archive is not None and not self._archive.is_in_place():
+            logger.error("the store of responses was removed or replaced: another one is opened (%s)", self._path)
+            archive, self._archive = self._archive, None
+            archive.close()
         if self._archive is None:
             self._archive = self._open_archive()
         for row, events in left_over:

@@ -44,10 +44,27 @@ _STEPS = (_RESPONSES, _USED_APPROVALS)
 """Each makes the version before it (0 is an empty file) the next one."""
 
 
-def make_file(path: Path) -> None:
-    """If it is not there yet, with its directory. Conversations are nobody else's to read. Raises OSError."""
+def make_file(path: Path) -> tuple[int, int]:
+    """If it is not there yet, with its directory. Conversations are nobody else's to read. Returns what no other file
+    has, as long as this one is open. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        return _identity(os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def is_at(path: Path, identity: tuple[int, int]) -> bool:
+    """Whether it is that file. Raises OSError."""
+    try:
+        return _identity(path.stat()) == identity
+    except FileNotFoundError:
+        return False
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def connect(path: Path | None) -> sqlite3.Connection:

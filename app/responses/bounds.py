@@ -8,6 +8,9 @@ from attrs import frozen
 
 MAX_APPROVALS = 2**20
 """Used ones that are remembered; the oldest are forgotten first."""
+_MAX_INTEGER = 2**63 - 1
+"""SQLite's."""
+_PUTS = 64
 
 
 @frozen
@@ -18,6 +21,12 @@ class Bounds:
     seconds: float = 30 * 86400.0
     """Since a response was made, or was last gone on from."""
     max_bytes: int = 4 * 2**30
+
+    @property
+    def num_puts(self) -> int:
+        """After so many it is looked whether there are more: which costs the more the more there are, and matters the
+        less."""
+        return min(_PUTS, max(1, self.max_responses // 16))
 
 
 @frozen
@@ -49,7 +58,7 @@ def sweep(connection: sqlite3.Connection, bounds: Bounds, now: float) -> None:
         " sum(length(response) + length(input_items) + event_bytes) OVER newest AS size"
         " FROM responses WINDOW newest AS (ORDER BY used_at DESC, id ROWS UNBOUNDED PRECEDING))"
         " WHERE place > ? OR size > ?)",
-        (bounds.max_responses, bounds.max_bytes),
+        (min(bounds.max_responses, _MAX_INTEGER), bounds.max_bytes),
     )
     connection.execute(
         "DELETE FROM used_approvals WHERE number <= (SELECT max(number) FROM used_approvals) - ?", (MAX_APPROVALS,)

@@ -283,3 +283,14 @@ def test_a_file_that_is_no_store_or_a_newer_one_is_left_alone(tmp_path: Path) ->
         Archive(newer, Bounds(), Clock())
     assert path.read_bytes().startswith(b"something else")
     assert list(tmp_path.glob("*-owner-*")) == []
+
+
+def test_few_are_counted_at_once_and_more_than_sqlite_counts_are_not_refused() -> None:
+    with opened(None, max_responses=3) as archive:
+        for n in range(8):
+            archive.put(row(f"resp_{n}"))
+        assert archive.totals().num_responses == 3
+    with opened(None, max_responses=2**70) as archive:
+        for n in range(70):
+            archive.put(row(f"resp_{n}"))
+        assert archive.totals().num_responses == 70

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -155,6 +156,27 @@ async def test_what_waits_for_the_disk_is_written_when_the_store_is_closed(tmp_p
     disk.failure = None
     await store.close()
     assert (await make_store(tmp_path / "responses.sqlite3").get("resp_1")).status == "completed"
+
+
+async def test_a_file_that_is_removed_or_replaced_is_followed_by_another_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store" / "responses.sqlite3"
+    store, other = make_store(path), make_store(path)
+    await kept(store, "resp_1", "one", "eins")
+    await other.get("resp_1")
+    shutil.rmtree(path.parent)
+
+    await kept(other, "resp_2", "two", "zwei")
+    with pytest.raises(NotFoundError):
+        await store.get("resp_1")
+    await kept(store, "resp_3", "three", "drei", previous="resp_2")
+
+    assert len(await other.history("resp_3")) == 4
+    assert caplog.text.count("the store of responses was removed or replaced") == 2
+    for each in (store, other):
+        await each.close()
+    assert [file.name for file in path.parent.iterdir()] == ["responses.sqlite3"]
 
 
 async def test_what_waits_for_the_disk_is_bounded() -> None:
