@@ -28,6 +28,7 @@ from app.schemas.chat import ChatRequest
 from app.schemas.responses import InputItem, ResponsesRequest
 from app.services import Services
 from app.sparse_stream import checked_interval
+from app.tool_namespace import ToolNamespace
 from protocol.errors import BadRequestError
 
 ID_PREFIX = "resp_"
@@ -68,7 +69,8 @@ async def _prepared(services: Services, grammars: RequestGrammars, body: Respons
             asked = with_headers(asked)
         if body.truncation == "auto":
             items, asked = await _fitting(services, body, items, asked, box)
-        chat = bounded(await prepare_chat(services, grammars, asked, ID_PREFIX), body.max_output_tokens)
+        chat = await prepare_chat(services, grammars, asked, ID_PREFIX, _namespaces(box))
+        chat = bounded(chat, body.max_output_tokens)
     except BadRequestError as error:
         raise renamed(error) from error
     stores = keeper.keeps and body.store is not False
@@ -77,6 +79,10 @@ async def _prepared(services: Services, grammars: RequestGrammars, body: Respons
 
 def _name_of(box: ToolBox | None) -> NameOf:
     return shown_name if box is None else box.name_of
+
+
+def _namespaces(box: ToolBox | None) -> Sequence[ToolNamespace]:
+    return () if box is None else box.namespaces
 
 
 async def _opened_box(services: Services, body: ResponsesRequest, items: Sequence[InputItem]) -> ToolBox | None:
@@ -100,7 +106,7 @@ async def _fitting(
 
     async def fits(request: ChatRequest) -> bool:
         try:
-            return len(await encode_request(services, request)) <= room
+            return len(await encode_request(services, request, _namespaces(box))) <= room
         except BadRequestError as error:
             if error.code == "context_length_exceeded":
                 return False
@@ -146,7 +152,7 @@ async def next_chat(
         if plan.body.truncation == "auto":
             _, request = await _fitting(services, plan.body, list(items), request, plan.box)
         most = _left(plan.body.max_output_tokens, num_written)
-        return bounded(await prepare_chat(services, grammars, request, ID_PREFIX), most)
+        return bounded(await prepare_chat(services, grammars, request, ID_PREFIX, _namespaces(plan.box)), most)
     except BadRequestError as error:
         raise renamed(error) from error
 

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from app.schemas.chat import Tool
 from app.schemas.responses import InputItem, McpCallItem, McpListToolsItem, ResponseTool
+from app.tool_namespace import ToolNamespace
 from protocol.errors import BadRequestError
 
 
@@ -37,6 +38,11 @@ class ToolBox(Protocol):
     @property
     def tools(self) -> Sequence[Tool]:
         """What the model is shown, under names that `find` knows."""
+        ...
+
+    @property
+    def namespaces(self) -> Sequence[ToolNamespace]:
+        """The same by their servers."""
         ...
 
     @property

@@ -11,6 +11,7 @@ from app.responses.item_ids import item_id
 from app.responses.tool_box import ServerTool
 from app.schemas.chat import Tool
 from app.schemas.responses import InputItem, McpCallItem, McpListToolsItem, McpProtocolError, McpToolExecutionError
+from app.tool_namespace import ToolNamespace
 from app.tools.approvals import UsedApprovals, may_be_made
 from app.tools.call_counts import CallCounts
 from app.tools.result_text import result_text
@@ -43,6 +44,7 @@ class McpToolBox:
         self._counts = counts
         self._set = ToolSet(listings)
         self._tools = list(self._set.shown())
+        self._namespaces = list(self._set.namespaces())
         self._listings = [item for listing in listings if (item := _to_tell(listing, items))]
         self._approved = [
             McpCallItem(
@@ -63,6 +65,10 @@ class McpToolBox:
     @property
     def tools(self) -> Sequence[Tool]:
         return self._tools
+
+    @property
+    def namespaces(self) -> Sequence[ToolNamespace]:
+        return self._namespaces
 
     @property
     def approved(self) -> Sequence[McpCallItem]:

@@ -10,6 +10,7 @@ from app.responses.tool_box import ServerTool
 from app.responses.tool_names import numbered, shown_name
 from app.schemas.chat import FunctionDefinition, Tool
 from app.schemas.responses import ListedTool, ResponseTool
+from app.tool_namespace import ToolNamespace, text_parameter
 from app.tools.address import ToolAddress
 from app.tools.call_counts import FROM_REQUEST
 from app.tools.mcp_tool import McpTool
@@ -88,6 +89,18 @@ class ToolSet:
         """None: no server of that label has that tool, or the request does not allow it."""
         shown = self._names.get((label, name))
         return None if shown is None else self._by_name[shown][0]
+
+    def namespaces(self) -> Iterator[ToolNamespace]:
+        """Of all servers that have a tool here."""
+        tools: dict[str, dict[str, McpTool]] = {}
+        for name, (server, tool) in self._by_name.items():
+            tools.setdefault(server.label, {})[name] = tool
+        for label, shown in tools.items():
+            yield ToolNamespace(
+                label,
+                {name: tool.name for name, tool in shown.items()},
+                text_parameter=text_parameter([tool.input_schema for tool in shown.values()]),
+            )
 
     def shown(self) -> Iterator[Tool]:
         for name, (_, tool) in self._by_name.items():

@@ -29,6 +29,7 @@ from app.schemas.responses import (
     ResponsesRequest,
     ResponseTool,
 )
+from app.tool_namespace import ToolNamespace
 from protocol.errors import DeadlineError, UnavailableError
 from protocol.messages import FinishReason
 from tests.helpers.app_under_test import MODEL, AppUnderTest, Reply, make_app
@@ -542,6 +543,10 @@ class Box:
     @property
     def tools(self) -> Sequence[Tool]:
         return [Tool("function", FunctionDefinition("one__add", "Adds.", {"type": "object"}))]
+
+    @property
+    def namespaces(self) -> Sequence[ToolNamespace]:
+        return [ToolNamespace("one", {"one__add": "add"})]
 
     def find(self, name: str) -> ServerTool | None:
         return ServerTool("one", "add", self.needs_approval) if name == "one__add" else None
