@@ -6,19 +6,15 @@ the archive has it. Made by app/routes/stored_responses.py.
 
 from __future__ import annotations
 
-import math
-from types import TracebackType
 from typing import final
 
 import msgspec
 import trio
-from quart.wrappers.response import ResponseBody
 
-from app import sse
 from app.responses.event_log import LoggedEvent
 from app.responses.feed import Feed
 from app.responses.store import ResponseStore
-from protocol.errors import NotFoundError, UnavailableError
+from protocol.errors import NotFoundError
 
 LOOK_SECONDS = 0.25
 """How often the archive is looked into for what another server tells."""
@@ -66,34 +62,3 @@ class Replay:
 def _logged(data: bytes) -> LoggedEvent:
     told = _NUMBERED.decode(data)
     return LoggedEvent(told.sequence_number, told.type, data)
-
-
-@final
-class ReplayBody(ResponseBody):
-    """The body that Quart iterates."""
-
-    def __init__(self, replay: Replay, keep_alive_seconds: float = math.inf) -> None:
-        self._replay = replay
-        self._keep_alive_seconds = keep_alive_seconds
-
-    async def __aenter__(self) -> ReplayBody:
-        return self
-
-    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
-        return None
-
-    def __aiter__(self) -> ReplayBody:
-        return self
-
-    async def __anext__(self) -> bytes:
-        """What is there, as one block of bytes. A store that fails ends the stream without the event that ends the
-        response, so that the client takes it up again."""
-        with trio.move_on_after(self._keep_alive_seconds):
-            try:
-                events = await self._replay.next()
-            except UnavailableError as error:  # it has been logged
-                raise StopAsyncIteration from error
-            if not events:
-                raise StopAsyncIteration
-            return b"".join(event.frame for event in events)
-        return sse.KEEP_ALIVE

@@ -12,7 +12,7 @@ from app.body import read_body
 from app.connection import request_stack
 from app.failures import error_response
 from app.grammar import RequestGrammars
-from app.responses.feed import Feed
+from app.responses.feed import Feed, FeedReader
 from app.responses.plan import Plan
 from app.responses.prepare import prepare_response
 from app.responses.run import run_in_request, run_response
@@ -51,7 +51,7 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
 
         nursery = await request_stack(request).enter_async_context(trio.open_nursery())
         await nursery.start(run)
-        return stream_events(feed, services.keep_alive_seconds, is_only_reader=True)
+        return stream_events(FeedReader(feed, is_only=True).next, services.keep_alive_seconds)
 
     async def _in_background(plan: Plan) -> Response:
         feed = Feed(plan.response)
@@ -63,7 +63,7 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
 
         await services.background.start(feed, plan.input_items, work)
         if plan.body.stream:
-            return stream_events(feed, services.keep_alive_seconds, is_only_reader=False)
+            return stream_events(FeedReader(feed).next, services.keep_alive_seconds)
         return _told(feed)
 
     return routes

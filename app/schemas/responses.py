@@ -384,8 +384,3 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     metadata: dict[str, str] = {}
-
-
-ITEMS = msgspec.json.Decoder(list[OutputItem])
-RESPONSE = msgspec.json.Decoder(Response)
-"""Reads back what was told."""
