@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import msgspec
 import trio
 
-from app.responses.archive import ChainError
-from app.responses.archive_access import ArchiveAccess, Execute, Told
+from app.responses.archive import Archive, ChainError
+from app.responses.archive_access import ArchiveAccess, Execute, Told, WorkerThread
 from app.responses.bounds import Bounds, Totals
 from app.responses.event_log import EventLog, LoggedEvent
 from app.responses.missing import check_id, is_id, not_found, previous_not_found
@@ -25,6 +26,10 @@ from app.responses.stored_conversation import conversation, whole_input
 from app.schemas.responses import InputItem
 from protocol.errors import BadRequestError, UnavailableError
 
+T = TypeVar("T")
+
+READ_SECONDS = 5.0
+"""What reading a conversation may take, with those before it."""
 MEASURE_SECONDS = 10.0
 """How often it is counted what there is, however often that is asked."""
 _CHANGES = ("response.in_progress", "response.output_item.added", "response.output_item.done")
@@ -49,6 +54,8 @@ class ResponseStore:
         """`path` None keeps them in memory. `clock`: Unix time in seconds. Nothing is opened before `open` or the first
         use."""
         self._archive = ArchiveAccess(path, bounds or Bounds(), clock, execute)
+        self._execute = execute or WorkerThread(trio.CapacityLimiter(1))
+        self._turn = trio.Lock()
         self._recorded: dict[str, int] = {}
         """Of background responses under way: the number of the last event that is in the archive."""
         self._totals = Totals()
@@ -61,7 +68,7 @@ class ResponseStore:
         if not is_id(response_id):
             raise previous_not_found(response_id)
         try:
-            return await self._archive.do(lambda archive: conversation(archive.chain(response_id)))
+            return await self._read(lambda archive: archive.chain(response_id), conversation)
         except ChainError as error:
             if error.missing is not None:
                 raise previous_not_found(error.missing) from error
@@ -136,7 +143,7 @@ class ResponseStore:
         What came before it is told as far as it is still here: the client may have deleted it since."""
         check_id(response_id)
         try:
-            items = await self._archive.do(lambda archive: whole_input(archive.known_chain(response_id)))
+            items = await self._read(lambda archive: archive.known_chain(response_id), whole_input)
         except ChainError as error:
             raise BadRequestError(str(error)) from error
         if items is None:
@@ -154,6 +161,21 @@ class ResponseStore:
     async def close(self) -> None:
         """When nothing is under way any more."""
         await self._archive.close()
+
+    async def _read(
+        self, find: Callable[[Archive], list[StoredResponse]], read: Callable[[list[StoredResponse]], T]
+    ) -> T:
+        """Long conversations take their time: they are read one after the other, and beside what else the disk does.
+        Raises ChainError, what `read` raises, and UnavailableError."""
+        try:
+            with trio.fail_after(READ_SECONDS):
+                async with self._turn:
+                    chain = await self._archive.do(find)
+                    return await self._execute(partial(read, chain))
+        except trio.TooSlowError as error:
+            raise UnavailableError(
+                f"The conversation was not read within {READ_SECONDS:g} s, with those before it", code="store"
+            ) from error
 
     # ------------------------------------------------------------------ for tools and metrics
 

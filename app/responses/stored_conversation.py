@@ -1,5 +1,5 @@
 """Stored responses that go on from each other, as one conversation. Pure; long ones take their time, so that
-app/responses/store.py has it done in its worker thread.
+app/responses/store.py has it done in a worker thread.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ import json
 import logging
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import trio
@@ -18,6 +20,8 @@ from app.responses.store import ResponseStore
 from protocol.errors import BadRequestError, NotFoundError, UnavailableError
 from tests.helpers.full_disk import make_room, small_disk
 from tests.helpers.stored_responses import Disk, make_feed, make_store, now, question, tell
+
+T = TypeVar("T")
 
 FULL = sqlite3.OperationalError("database or disk is full")
 
@@ -201,6 +205,33 @@ async def test_a_file_that_is_locked_for_long_fails_what_is_asked_and_nothing_el
     await trio.sleep(REST_SECONDS)
     await store.delete("resp_1")
     await store.close()
+
+
+async def test_a_conversation_that_takes_long_to_read_keeps_nobody_else_from_the_disk(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    disk, waits = Disk(), False
+
+    async def execute(function: Callable[[], T], /) -> T:
+        if waits and disk.num_calls == num_found:
+            await trio.sleep(60)
+        return await disk(function)
+
+    store = ResponseStore(None, now, None, execute)
+    await kept(store, "resp_1", "one", "eins")
+    num_found, waits = disk.num_calls + 1, True
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def read() -> None:
+            with pytest.raises(UnavailableError, match="not read within 5 s"):
+                await store.history("resp_1")
+
+        await trio.sleep(1)
+        waits = False
+        await kept(store, "resp_2", "two", "zwei")
+    assert len(await store.history("resp_1")) == 2
+    assert len(await store.history("resp_2")) == 2
 
 
 async def test_in_its_thread_calls_come_one_after_the_other_and_who_leaves_undoes_none(tmp_path: Path) -> None:
