@@ -70,7 +70,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         if response.status_code >= 300:
             self._on_failure(request.method, f"HTTP {response.status_code} {response.reason_phrase}".strip())
         is_post = request.method == "POST"
-        limits = OF_CALLS if not is_post or CALL.search(request.content) else OF_OTHERS
+        limits = OF_CALLS if not is_post or CALL.search(await request.aread()) else OF_OTHERS
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         if is_stream and response.status_code < 300 and (self._posts_are_answered or not is_post):
             response.stream = EventStreamBody(response.stream, limits, is_endless=limits is OF_CALLS)

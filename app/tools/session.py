@@ -29,6 +29,7 @@ from mcp_types import (
 )
 
 from app.tools.address import ToolAddress
+from app.tools.bounded_http import CUT_OFF, NOT_SENT
 from app.tools.mcp_tool import MAX_LISTING_BYTES, MAX_NAME_LENGTH, MAX_PAGES, MAX_TOOLS, McpTool
 from app.tools.request_headers import Headers
 from app.tools.tool_error import ToolError
@@ -45,9 +46,14 @@ GOODBYE_SECONDS = 2.0
 MAX_REASON_LENGTH = 500
 SESSION_TERMINATED = "Session terminated"
 """What the package makes of a 404 to a session that there was: the server has forgotten it, and has run nothing."""
-LOST = ("Connection closed", "SSE stream ")
-"""How the package begins to say that no answer will come. Its code for that is any server's to use, and many do for an
-error of one call."""
+CLOSED = "Connection closed"
+"""How the package says that there is no connection any more. Its code for that is any server's to use, and many do for
+an error of one call."""
+STREAM_ENDED = "SSE stream "
+"""How it begins to say that the stream of one call's answer has ended without it."""
+MAX_ABANDONED = 32
+"""Calls that nobody waits for any longer. Over the older protocol each holds one of the session's connections until it
+is answered, so another session is opened after so many."""
 
 
 class OnProgress(Protocol):
@@ -77,10 +83,14 @@ class ToolSession:
         self._connect = connect
         self._session: ClientSession | None = None
         self._life = trio.CancelScope()
+        self._use = trio.CancelScope()
+        """Within its life: what comes after is to take leave."""
         self._num_users = 0
+        self._num_abandoned = 0
+        self._is_worn = False
+        """Whoever comes next needs another one; those who have asked may wait for their answers."""
         self._unused_since = -math.inf
         self._last_complaint: str | None = None
-        self._never_sent = False
         self._tools: tuple[McpTool, ...] | None = None
         self._listed_at = -math.inf
         self._listing = trio.Lock()
@@ -89,7 +99,7 @@ class ToolSession:
     @property
     def is_over(self) -> bool:
         """Or is about to be: nothing more can be asked."""
-        return self.over.is_set() or self._life.cancel_called
+        return self.over.is_set() or self._life.cancel_called or self._use.cancel_called or self._is_worn
 
     @property
     def is_unused(self) -> bool:
@@ -114,10 +124,11 @@ class ToolSession:
                 async with client:
                     connecting.deadline = math.inf
                     self._begin(client)
-                    await trio.sleep_forever()
+                    with self._use:
+                        await trio.sleep_forever()
+                    self._life.deadline = trio.current_time() + GOODBYE_SECONDS  # the server may be told
             except* Exception as group:
                 self.failure = self._last_complaint or reason(group)
-                self._never_sent = is_refused(group)
         if connecting.cancelled_caught and not self.was_connected:
             self.failure = f"no answer within {self._connect_seconds:g} s"
         self._finish()
@@ -125,6 +136,10 @@ class ToolSession:
     def end(self) -> None:
         """Whoever has asked gets a ToolError."""
         self._life.cancel()
+
+    def leave(self) -> None:
+        """The same for one that nobody uses and that works: its server is told."""
+        self._use.cancel()
 
     def _begin(self, client: Client) -> None:
         self._session = client.session
@@ -151,13 +166,13 @@ class ToolSession:
     def _rest(self) -> None:
         self._unused_since = trio.current_time()
         if self._num_users == 0:
-            self._life.deadline = self._unused_since + self._idle_seconds
+            self._use.deadline = self._unused_since + (0 if self._is_worn else self._idle_seconds)
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """While it is, it does not end for being idle."""
         self._num_users += 1
-        self._life.deadline = math.inf
+        self._use.deadline = math.inf
         try:
             yield
         finally:
@@ -220,7 +235,8 @@ class ToolSession:
             try:
                 with trio.fail_after(seconds):
                     async with self._room:
-                        return await ask(session)
+                        with self._counted():
+                            return await ask(session)
             except trio.TooSlowError:
                 raise self._late(what, seconds) from None
             except MCPError as error:
@@ -228,21 +244,37 @@ class ToolSession:
             except (ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
                 raise ToolError(f"{what} at {self.address}: its answer cannot be read: {reason(error)}") from error
 
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except trio.Cancelled:
+            self._num_abandoned += 1
+            self._is_worn = self._is_worn or self._num_abandoned >= MAX_ABANDONED
+            raise
+
     def _late(self, what: str, seconds: float) -> ToolError:
         return ToolError(f"{what} at {self.address} did not answer within {seconds:g} s", timed_out=True)
 
     async def _error(self, error: MCPError, what: str) -> ToolError:
-        if error.code == CONNECTION_CLOSED and error.message.startswith(LOST):
+        if error.code == NOT_SENT:
+            self._is_worn = True
+            return ToolError(f"{what}: {self.address} is gone: {tidy(error.message)}", was_not_run=True)
+        if error.code == CUT_OFF:
+            return ToolError(f"{what} at {self.address} was not answered whole: {tidy(error.message)}")
+        if error.code == CONNECTION_CLOSED and error.message.startswith(STREAM_ENDED):
+            return ToolError(f"{what}: {self.address} is gone: {tidy(error.message)}")
+        if error.code == CONNECTION_CLOSED and error.message == CLOSED:
             self.end()
             with trio.move_on_after(GOODBYE_SECONDS):
                 await self.over.wait()  # its owner knows why
             why = self.failure or self._last_complaint or "the connection has ended"
-            return ToolError(f"{what}: {self.address} is gone: {why}", was_not_run=self._never_sent)
+            return ToolError(f"{what}: {self.address} is gone: {why}")
         if error.message == SESSION_TERMINATED:
             self.end()
             return ToolError(f"{what}: {self.address} has forgotten the session", was_not_run=True)
         complaint = f" ({self._last_complaint})" if self._last_complaint else ""
-        return ToolError(f"{what} at {self.address}: {error.message[:MAX_REASON_LENGTH]}{complaint}")
+        return ToolError(f"{what} at {self.address}: {tidy(error.message)}{complaint}")
 
 
 def mcp_tool(tool: Tool) -> McpTool:
@@ -254,12 +286,11 @@ def reason(error: BaseException) -> str:
     """Of the first error in a group that says something, bounded."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:MAX_REASON_LENGTH]}" if text else type(error).__name__
+    text = tidy(str(error))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def is_refused(error: BaseException) -> bool:
-    """Nothing was sent: there was no connection to send it on."""
-    if isinstance(error, BaseExceptionGroup):
-        return any(map(is_refused, error.exceptions))
-    return type(error).__name__ in ("ConnectError", "ConnectTimeout")
+def tidy(text: str) -> str:
+    """On one line, bounded, and without what would move a terminal's cursor: it may come into a log."""
+    printable = "".join(char if char.isprintable() else " " for char in text[: 4 * MAX_REASON_LENGTH])
+    return " ".join(printable.split())[:MAX_REASON_LENGTH]

@@ -160,7 +160,7 @@ class ToolSessions:
                 was_not_run=True,
             )
         _, key = min(idle, key=lambda each: each[0])
-        self._sessions.pop(key).end()
+        self._sessions.pop(key).leave()
 
     async def _own(self, key: Key, session: ToolSession) -> None:
         await session.run()
