@@ -18,6 +18,7 @@ from app.tools.bounded_body import BodyLimits, EventStreamBody, read_whole
 from app.tools.mcp_tool import MAX_LISTING_BYTES
 from app.tools.pace import Pace
 from app.tools.request_headers import Headers
+from app.tools.small_events import SmallEvents
 
 MAX_MESSAGE_BYTES = 16 * 2**20
 """Of a call's answer, or of one event of a stream."""
@@ -73,7 +74,8 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         limits = OF_CALLS if not is_post or CALL.search(await request.aread()) else OF_OTHERS
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         if is_stream and response.status_code < 300 and (self._posts_are_answered or not is_post):
-            response.stream = EventStreamBody(response.stream, limits, is_endless=limits is OF_CALLS)
+            events = response.stream if self._posts_are_answered else SmallEvents(response.stream)
+            response.stream = EventStreamBody(events, limits, is_endless=limits is OF_CALLS)
             return response
         try:
             content = await read_whole(aiter(response.stream), limits)

@@ -12,11 +12,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import httpx2
 from mcp.client._transport import TransportStreams
 from mcp.client.sse import sse_client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from app.tools.address import ToolAddress
 from app.tools.bounded_http import CONNECT_SECONDS, MAX_MESSAGE_BYTES, READ_SECONDS, http_client
+from app.tools.command import open_command
 from app.tools.request_headers import Headers
 from app.tools.watched_streams import STUCK, HeardStream, SaidStream
 
@@ -54,8 +54,7 @@ async def _transport(
 ) -> AsyncGenerator[TransportStreams]:
     match address.transport:
         case "stdio":
-            command, *arguments = address.command
-            async with stdio_client(StdioServerParameters(command=command, args=arguments)) as streams:
+            async with open_command(address.command) as streams:
                 yield streams
         case "sse":
 

@@ -68,9 +68,9 @@ def tool_server(seen: Seen | None = None, name: str = "tester") -> MCPServer:
         return "done"
 
     @server.tool(structured_output=False)
-    async def big() -> str:
-        """Ten megabytes."""
-        return "x" * BIG
+    async def big(size: int = BIG) -> str:
+        """Ten megabytes, or as many as are wanted."""
+        return "x" * size
 
     @server.tool(structured_output=False)
     async def picture() -> Any:

@@ -167,13 +167,46 @@ async def test_ten_megabytes_come_over_http_and_a_lying_schema_harms_nobody(serv
 
 
 @pytest.mark.process
-async def test_ten_megabytes_in_one_event_end_the_older_transport_and_the_next_call_has_a_new_one(serve, sessions):
-    address = await serve("sse")
+async def test_ten_megabytes_over_the_older_transport_are_an_error_of_their_call_alone(serve, sessions, nursery):
+    seen = Seen()
+    address = await serve("sse", seen)
+    told = []
 
-    with pytest.raises(ToolError, match="exceeded"):
-        await sessions.call(address, (), "big", {})
+    async def wait() -> None:
+        told.append(text(await sessions.call(address, (), "slow", {"seconds": 1})))
 
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(wait)
+        await seen.started.wait()
+        with pytest.raises(ToolError, match=r"too large: 1000\d{4} bytes, and at most 1048576 are taken"):
+            await sessions.call(address, (), "big", {})
+        assert told == []
+
+    assert told == ["at last"]
     assert text(await sessions.call(address, (), "add", {"a": 1, "b": 1})) == "2"
+    assert sessions.num_open == 1
+
+
+@pytest.mark.process
+async def test_ten_megabytes_come_from_a_command_and_more_are_an_error_of_their_call_alone(sessions):
+    started = trio.Event()
+    told = []
+
+    async def on_progress(*_progress) -> None:
+        started.set()
+
+    async def wait() -> None:
+        told.append(text(await sessions.call(STDIO, (), "slow", {"seconds": 1.5}, on_progress)))
+
+    assert len(text(await sessions.call(STDIO, (), "big", {}))) == BIG
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(wait)
+        await started.wait()
+        with pytest.raises(ToolError, match=r"too large: 200\d{5} bytes, and at most 16777216 are taken"):
+            await sessions.call(STDIO, (), "big", {"size": 20_000_000})
+
+    assert told == ["at last"]
+    assert sessions.num_open == 1
 
 
 @pytest.mark.process

@@ -1,0 +1,110 @@
+"""A command of the operator's as a server of tools, over its stdin and stdout. Used by app/tools/transport.py.
+
+The MCP package's own reader puts a line together from its beginning with each piece that comes, without a limit: one
+answer of a hundred megabytes would hold up everybody for half a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+import trio
+from mcp.client._transport import TransportStreams
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from app.tools.bounded_http import OF_CALLS
+from app.tools.command_lines import LineReader
+
+Heard = SessionMessage | Exception
+
+GOODBYE_SECONDS = 2.0
+"""For which it may go on after its stdin has ended; and then again after SIGTERM."""
+READ_BYTES = 2**18
+
+
+@asynccontextmanager
+async def open_command(command: Sequence[str]) -> AsyncGenerator[TransportStreams]:
+    """It ends with the context, with all of its process group if it has to be killed; its stderr is ours. It sees only
+    what the package takes for safe of our environment: no keys. Raises OSError for what cannot be run, and in a group
+    ToolError for a message that is too large and answers no call."""
+    process = await trio.lowlevel.open_process(
+        list(command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=get_default_environment(),
+        start_new_session=True,
+    )
+    assert process.stdin is not None, "it has been given a pipe"
+    assert process.stdout is not None, "it has been given a pipe"
+    heard_here, heard = anyio.create_memory_object_stream[Heard](0)
+    said, said_here = anyio.create_memory_object_stream[SessionMessage](0)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_hear, process.stdout, heard_here)
+            nursery.start_soon(_say, process.stdin, said_here, heard_here.close)
+            yield heard, said
+            nursery.cancel_scope.cancel()
+    finally:
+        for stream in (heard_here, heard, said, said_here):
+            stream.close()
+        with trio.CancelScope(shield=True):
+            await _end(process)
+
+
+async def _hear(stdout: trio.abc.ReceiveStream, heard: anyio.abc.ObjectSendStream[Heard]) -> None:
+    """What is no message is heard as an error of its own, which ends nothing."""
+    lines = LineReader(OF_CALLS)
+    async with heard:
+        while part := await stdout.receive_some(READ_BYTES):
+            for line in lines.feed(bytes(part)):
+                try:
+                    message: Heard = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+                except ValueError as error:
+                    message = error
+                try:
+                    await heard.send(message)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    return  # nobody listens any longer
+
+
+async def _say(
+    stdin: trio.abc.SendStream, said: anyio.abc.ObjectReceiveStream[SessionMessage], end_hearing: Callable[[], None]
+) -> None:
+    async with said:
+        async for spoken in said:
+            text = spoken.message.model_dump_json(by_alias=True, exclude_unset=True)
+            try:
+                await stdin.send_all(text.encode() + b"\n")
+            except trio.BrokenResourceError:
+                end_hearing()  # nobody would answer
+                return
+
+
+async def _end(process: trio.Process) -> None:
+    assert process.stdin is not None, "it has been given a pipe"
+    assert process.stdout is not None, "it has been given a pipe"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_drain, process.stdout)
+        await process.stdin.aclose()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with trio.move_on_after(GOODBYE_SECONDS):
+                await process.wait()
+            if process.returncode is None:
+                os.killpg(process.pid, number)
+        await process.wait()
+        nursery.cancel_scope.cancel()
+    await process.stdout.aclose()
+
+
+async def _drain(stdout: trio.abc.ReceiveStream) -> None:
+    """Who writes into a full pipe does not see that stdin has ended."""
+    while await stdout.receive_some(READ_BYTES):
+        pass

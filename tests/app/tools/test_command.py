@@ -1,0 +1,93 @@
+"""Commands as servers of tools: what they write, and that they end."""
+
+from __future__ import annotations
+
+import sys
+
+import anyio
+import pytest
+import trio
+
+from app.tools.bounded_body import BodyLimits
+from app.tools.command import open_command
+from app.tools.command_lines import LineReader
+from app.tools.tool_error import ToolError
+from tests.helpers.processes import is_gone
+
+
+def told(size: int, data: bytes) -> list[bytes]:
+    reader = LineReader(BodyLimits(100, 20))
+    return [line for at in range(0, len(data), size) for line in reader.feed(data[at : at + size])]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_lines_are_messages_and_too_large_ones_errors_of_their_calls(size):
+    large = b'{"jsonrpc":"2.0","id":7,"result":"%b"}' % (b"x" * 200)
+
+    first, second, third = told(size, b"one\r\n\n \n" + large + b"\nthree\nfour")
+
+    assert (first, third) == (b"one", b"three")
+    assert second.startswith(b'{"jsonrpc":"2.0","id":7,"error":')
+
+
+def test_a_line_that_is_too_large_and_answers_no_call_is_an_error():
+    with pytest.raises(ToolError, match="answers no call"):
+        told(7, b"x" * 200 + b"\n")
+
+
+def command(script: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", f"import os, signal, sys, time\n{script}")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sys.stdin.read()",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)",
+        "while True: os.write(1, b'x' * 4096 + b'\\n')",
+        "os.close(1); time.sleep(100)",
+        "time.sleep(100)",
+    ],
+    ids=["orderly", "stubborn", "talkative", "mute", "deaf"],
+)
+async def test_a_command_ends_with_its_connection_whatever_it_does(script, monkeypatch):
+    monkeypatch.setattr("app.tools.command.GOODBYE_SECONDS", 0.3)
+    ready = 'print(\'{"jsonrpc":"2.0","method":"pid","params":{"pid":%d}}\' % os.getpid(), flush=True)'
+
+    with trio.fail_after(10):
+        async with open_command(command(f"{ready}\n{script}")) as (heard, _):
+            message = await heard.receive()
+
+    assert is_gone(message.message.params["pid"])
+
+
+@pytest.mark.process
+async def test_what_is_no_message_is_heard_as_an_error_and_what_comes_after_it_too():
+    script = 'print(\'hello\'); print(\'{"jsonrpc":"2.0","method":"m"}\', flush=True); sys.stdin.read()'
+
+    async with open_command(command(script)) as (heard, _):
+        assert isinstance(await heard.receive(), ValueError)
+        assert (await heard.receive()).message.method == "m"
+
+
+@pytest.mark.process
+async def test_a_command_that_has_ended_is_heard_to_have():
+    async with open_command(command("")) as (heard, _):
+        with pytest.raises(anyio.EndOfStream):
+            await heard.receive()
+
+
+@pytest.mark.process
+async def test_a_command_sees_none_of_our_secrets(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "sk-secret")
+    script = 'print(\'{"jsonrpc":"2.0","method":"%s"}\' % (\'VLLM_API_KEY\' in os.environ), flush=True)'
+
+    async with open_command(command(script)) as (heard, _):
+        assert (await heard.receive()).message.method == "False"
+
+
+async def test_a_command_that_is_not_there_cannot_be_run():
+    with pytest.raises(FileNotFoundError):
+        async with open_command(("/nonexistent/command",)):
+            pass
