@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar, final
 
 import anyio
@@ -22,17 +23,16 @@ from mcp_types import (
     CallToolRequestParams,
     CallToolResult,
     Implementation,
-    ListToolsResult,
-    PaginatedRequestParams,
-    Tool,
     ToolListChangedNotification,
 )
 
 from app.tools.address import ToolAddress
 from app.tools.bounded_http import CUT_OFF, NOT_SENT
-from app.tools.mcp_tool import MAX_LISTING_BYTES, MAX_NAME_LENGTH, MAX_PAGES, MAX_TOOLS, McpTool
+from app.tools.error_reason import reason, tidy
+from app.tools.mcp_tool import MAX_NAME_LENGTH, McpTool
 from app.tools.request_headers import Headers
 from app.tools.tool_error import ToolError
+from app.tools.tool_pages import all_tools
 from app.tools.transport import Connect, open_transport
 
 T = TypeVar("T")
@@ -43,7 +43,6 @@ MAX_CALLS_AT_ONCE = 64
 """On one session; fewer than it may have connections, for want of which it would break. Others wait, and their time
 runs."""
 GOODBYE_SECONDS = 2.0
-MAX_REASON_LENGTH = 500
 SESSION_TERMINATED = "Session terminated"
 """What the package makes of a 404 to a session that there was: the server has forgotten it, and has run nothing."""
 CLOSED = "Connection closed"
@@ -189,28 +188,10 @@ class ToolSession:
                     if self._tools is None or trio.current_time() - self._listed_at > LISTING_SECONDS:
                         self._listed_at = trio.current_time()
                         self._tools = None
-                        self._tools = await self._ask(self._all_pages, seconds, what)
+                        self._tools = await self._ask(partial(all_tools, self.address), seconds, what)
                     return self._tools
         except trio.TooSlowError:
             raise self._late(what, seconds) from None
-
-    async def _all_pages(self, session: ClientSession) -> tuple[McpTool, ...]:
-        tools: list[McpTool] = []
-        size = 0
-        cursor: str | None = None
-        for _ in range(MAX_PAGES):
-            page: ListToolsResult = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
-            for tool in map(mcp_tool, page.tools):
-                tools.append(tool)
-                size += tool.size
-                if len(tools) > MAX_TOOLS or size > MAX_LISTING_BYTES:
-                    raise ToolError(
-                        f"{self.address} lists more than {MAX_TOOLS} tools or {MAX_LISTING_BYTES} bytes of them"
-                    )
-            if not page.next_cursor or page.next_cursor == cursor:
-                return tuple(tools)
-            cursor = page.next_cursor
-        raise ToolError(f"{self.address} lists its tools in more than {MAX_PAGES} pages")
 
     async def call(
         self, name: str, arguments: dict[str, Any], seconds: float, on_progress: OnProgress | None = None
@@ -275,22 +256,3 @@ class ToolSession:
             return ToolError(f"{what}: {self.address} has forgotten the session", was_not_run=True)
         complaint = f" ({self._last_complaint})" if self._last_complaint else ""
         return ToolError(f"{what} at {self.address}: {tidy(error.message)}{complaint}")
-
-
-def mcp_tool(tool: Tool) -> McpTool:
-    annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else None
-    return McpTool(tool.name, tool.description or "", tool.input_schema, annotations)
-
-
-def reason(error: BaseException) -> str:
-    """Of the first error in a group that says something, bounded."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    text = tidy(str(error))
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def tidy(text: str) -> str:
-    """On one line, bounded, and without what would move a terminal's cursor: it may come into a log."""
-    printable = "".join(char if char.isprintable() else " " for char in text[: 4 * MAX_REASON_LENGTH])
-    return " ".join(printable.split())[:MAX_REASON_LENGTH]

@@ -188,6 +188,22 @@ async def test_ten_megabytes_over_the_older_transport_are_an_error_of_their_call
 
 
 @pytest.mark.process
+async def test_more_than_is_taken_over_http_is_an_error_of_its_call_alone(serve, sessions):
+    seen = Seen()
+    address = await serve("http", seen)
+
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(sessions.call, address, (), "slow", {"seconds": 1})
+        await seen.started.wait()
+        with pytest.raises(ToolError, match="larger than 16777216 bytes"):
+            await sessions.call(address, (), "big", {"size": 20_000_000})
+        assert seen.cancelled == []
+
+    assert seen.cancelled == []
+    assert sessions.num_open == 1
+
+
+@pytest.mark.process
 async def test_ten_megabytes_come_from_a_command_and_more_are_an_error_of_their_call_alone(sessions):
     started = trio.Event()
     told = []
