@@ -7,6 +7,7 @@ waits for it in vain, and what could not be recorded is recorded when it goes ag
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -66,6 +67,8 @@ class ArchiveAccess:
         self._execute = execute or WorkerThread(trio.CapacityLimiter(1))
         self._unrecorded: dict[str, Unrecorded] = {}
         self._rests_until: float | None = None
+        self._worked_at = -math.inf
+        """When a call was done last: who waited in vain meanwhile has waited for others, and the disk is well."""
 
     @property
     def num_unrecorded(self) -> int:
@@ -77,9 +80,12 @@ class ArchiveAccess:
         if self._rests_until is not None and trio.current_time() < self._rests_until:
             raise unavailable()
         left_over = list(self._unrecorded.values())
+        asked_at = trio.current_time()
         try:
             result = await self._execute(partial(self._done, call, left_over))
         except (sqlite3.Error, OSError, trio.TooSlowError) as error:
+            if isinstance(error, trio.TooSlowError) and asked_at <= self._worked_at:
+                raise busy() from error
             if self._rests_until is None:
                 told = str(error) or f"no answer within {CALL_SECONDS:g} s"
                 logger.error(
@@ -87,6 +93,7 @@ class ArchiveAccess:
                 )
             self._rests_until = trio.current_time() + REST_SECONDS
             raise unavailable() from error
+        self._worked_at = trio.current_time()
         if self._rests_until is not None:
             self._rests_until = None
             logger.info("the store of responses works again")
@@ -128,6 +135,12 @@ class ArchiveAccess:
                 self._archive.record(row, events)
                 self._unrecorded.pop(row.id, None)
         return call(self._archive)
+
+
+def busy() -> UnavailableError:
+    return UnavailableError(
+        f"The store of responses has more to do than it does within {CALL_SECONDS:g} s; try again", code="store"
+    )
 
 
 def unavailable() -> UnavailableError:

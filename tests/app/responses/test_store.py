@@ -234,6 +234,32 @@ async def test_a_conversation_that_takes_long_to_read_keeps_nobody_else_from_the
     assert len(await store.history("resp_2")) == 2
 
 
+async def test_who_waits_too_long_for_others_does_not_take_the_disk_for_broken(
+    autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk, is_crowded = Disk(), True
+
+    async def execute(function: Callable[[], T], /) -> T:
+        if is_crowded:
+            await trio.sleep(5)
+            raise trio.TooSlowError
+        return await disk(function)
+
+    store = ResponseStore(None, now, None, execute)
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def wait() -> None:
+            with pytest.raises(UnavailableError, match="has more to do"):
+                await store.get("resp_1")
+
+        await trio.sleep(2)
+        is_crowded = False
+        await kept(store, "resp_1", "one", "eins")
+    await store.get("resp_1")
+    assert "does not work" not in caplog.text
+
+
 async def test_in_its_thread_calls_come_one_after_the_other_and_who_leaves_undoes_none(tmp_path: Path) -> None:
     store = ResponseStore(tmp_path / "responses.sqlite3", now)
     async with trio.open_nursery() as nursery:
