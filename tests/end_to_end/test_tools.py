@@ -45,11 +45,17 @@ async def test_a_command_s_tools_are_called_and_it_ends_with_the_server(checkpoi
             reply = await http.post("/v1/responses", json=body)
             tools = [{"type": "mcp", "server_label": "other", "server_url": "http://127.0.0.1:1/sse"}]
             refused = await http.post("/v1/responses", json=body | {"tools": tools, "input": "Hi"})
+            metrics = (await http.get("/metrics")).text
 
     assert reply.status_code == 200, reply.text
     assert [item["type"] for item in reply.json()["output"]][:2] == ["mcp_list_tools", "mcp_call"]
     assert reply.json()["output"][1]["output"] == "5"
     assert refused.status_code == 400
+    assert re.search(
+        r'^trillm:mcp_calls_total\{.*outcome="completed".*server_label="here".*\} 1\.0$', metrics, re.MULTILINE
+    )
+    assert re.search(r"^trillm:mcp_sessions\{.*\} 1\.0$", metrics, re.MULTILINE)
+    assert re.search(r"^trillm:stored_responses\{.*\} 0\.0$", metrics, re.MULTILINE)
     assert "--allowed-mcp-servers" in refused.json()["error"]["message"]
     with trio.fail_after(10):
         while not all(map(is_gone, commands)):
