@@ -27,6 +27,14 @@ class ToolAddress:
     url: str = ""
     command: tuple[str, ...] = ()
 
+    @property
+    def place(self) -> str:
+        """The same for all that one server is asked by, whatever the path and the query."""
+        if self.transport == "stdio":
+            return str(self)
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}".lower()
+
     def __str__(self) -> str:
         """For logs and errors: without what a URL's query or a command's arguments may hide."""
         if self.transport == "stdio":
@@ -99,7 +107,8 @@ def read_url(url: str) -> ToolAddress:
         raise BadRequestError(f"{url[:100]!r} is no URL of http or https")
     if "@" in parts.netloc or parts.fragment:
         raise BadRequestError("the URL may have neither a user name nor a fragment; credentials go into headers")
-    if re.search(r"[^!-~]|[\\%]|//", parts.path) or {".", ".."} & set(parts.path.split("/")):
+    segments = {segment.partition(";")[0] for segment in parts.path.split("/")}  # some servers drop what follows a ;
+    if re.search(r"[^!-~]|[\\%]|//", parts.path) or {".", ".."} & segments:
         raise BadRequestError(f"the URL's path {parts.path[:100]!r} must be plain: no escapes, backslashes or dots")
     if re.search(r"[^!-~]", url):
         raise BadRequestError("the URL has characters that belong in no URL")

@@ -45,5 +45,5 @@ class AllowedServers:
 
 def _origin_and_path(url: str) -> tuple[str, str, int, str]:
     parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = (443 if parts.scheme == "https" else 80) if parts.port is None else parts.port
     return parts.scheme, parts.hostname or "", port, parts.path.rstrip("/")

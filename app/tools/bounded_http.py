@@ -7,7 +7,9 @@ and fail altogether with one POST that fails, or wait for its answer for ever.
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Callable
+from functools import cache
 from typing import final
 
 import httpx2
@@ -45,7 +47,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
     def __init__(self, on_failure: Callable[[str, str], None], *, posts_are_answered: bool) -> None:
         """`on_failure(method, reason)`; the reason has no header and no body. `posts_are_answered`: in their own
         answers, as over Streamable HTTP."""
-        super().__init__()
+        super().__init__(verify=certificates())
         self._on_failure = on_failure
         self._posts_are_answered = posts_are_answered
         self._streams = Pace(STREAMS_AT_ONCE, STREAMS_PER_SECOND)
@@ -82,6 +84,13 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         finally:
             await response.aclose()
         return httpx2.Response(response.status_code, headers=response.headers, content=content, request=request)
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """Whom this machine trusts. Read once: it takes a tenth of a second and most of a megabyte, and each session has a
+    transport of its own."""
+    return httpx2.create_ssl_context()
 
 
 def _failed(request: httpx2.Request, code: int, reason: str) -> httpx2.Response:

@@ -99,6 +99,8 @@ class McpToolBox:
         with self._counts.counted(server.counted_as) as ending:
             try:
                 result = await self._sessions.call(server.address, server.headers, call.name, arguments)
+                if result.result_type != "complete":
+                    raise ToolError(f"the tool answers {result.result_type[:64]!r}, which is no end of a call here")
             except ToolError as error:
                 ending.outcome = "timed_out" if error.timed_out else "failed"
                 return _failed(call, INTERNAL_ERROR, error.message)

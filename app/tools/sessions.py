@@ -6,7 +6,7 @@ A server that cannot be reached is let alone for a while, longer each time. Used
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar, final
 
 import trio
@@ -49,13 +49,15 @@ class ToolSessions:
     def __init__(
         self,
         *,
-        max_sessions: int = 64,
+        max_sessions: int = 256,
+        max_sessions_of_one: int = 64,  # else one server that is slow would keep everybody from all others
         idle_seconds: float = 300.0,
         connect_seconds: float = 15.0,
         call_seconds: float = 60.0,
         connect: Connect = open_transport,
     ) -> None:
         self._max_sessions = max_sessions
+        self._max_sessions_of_one = max_sessions_of_one
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._call_seconds = call_seconds
@@ -141,8 +143,12 @@ class ToolSessions:
             )
         if self._owners is None:
             raise ToolError("the server is shutting down", was_not_run=True)
-        if key not in self._sessions and len(self._sessions) >= self._max_sessions:
-            self._make_room()
+        if key not in self._sessions:
+            of_one = [each for each in self._sessions if each[0].place == key[0].place]
+            if len(of_one) >= self._max_sessions_of_one:
+                self._make_room(of_one, f"{len(of_one)} sessions with {key[0].place}")
+            elif len(self._sessions) >= self._max_sessions:
+                self._make_room(self._sessions, f"sessions with {len(self._sessions)} tool servers")
         session = ToolSession(
             *key, connect_seconds=self._connect_seconds, idle_seconds=self._idle_seconds, connect=self._connect
         )
@@ -150,15 +156,12 @@ class ToolSessions:
         self._owners.start_soon(self._own, key, session)
         return session
 
-    def _make_room(self) -> None:
+    def _make_room(self, among: Iterable[Key], what: str) -> None:
         """Raises ToolError if all are in use."""
-        unused = [(session.unused_since, key) for key, session in self._sessions.items() if session.is_unused]
+        unused = [(self._sessions[key].unused_since, key) for key in among if self._sessions[key].is_unused]
         idle = [(since, key) for since, key in unused if since > -math.inf]  # the others are being connected
         if not idle:
-            raise ToolError(
-                f"sessions with {self._max_sessions} tool servers are open, which is the limit, and all are in use",
-                was_not_run=True,
-            )
+            raise ToolError(f"{what} are open, which is the limit, and all are in use", was_not_run=True)
         _, key = min(idle, key=lambda each: each[0])
         self._sessions.pop(key).leave()
 

@@ -727,6 +727,7 @@ async def test_a_call_that_is_whole_when_its_turn_is_cut_or_fails_is_told_to_hav
 
 async def test_what_a_server_is_called_with_is_not_told():
     secret = MCP | {"headers": {"X-Key": "s3cret"}, "authorization": "s3cret"}
+    secret["server_url"] += "?key=s3cret"
     reply = await with_box(make_app(), Box()).post(PATH, input="Hi", tools=[secret])
     assert "s3cret" not in reply.text
     assert reply.json["tools"] == [MCP]

@@ -66,6 +66,8 @@ def test_what_lies_at_an_allowed_url_or_below_it_is_allowed(url):
         "https://b.example/tools",
         "https://a.example/tools/../admin",
         "https://a.example/tools/%2e%2e/admin",
+        "https://a.example/tools/..;x/admin",
+        "https://a.example:0/tools",
         "https://a.example/tools\\..\\admin",
         "https://a.example@evil.example/tools",
         "http://127.0.0.1:8002/mcp",

@@ -7,6 +7,7 @@ import re
 
 import pytest
 import trio
+import trio.testing
 
 from app.tools.address import ToolAddress, read_url
 from app.tools.bounded_http import STREAMS_AT_ONCE
@@ -230,6 +231,31 @@ async def test_an_endless_answer_to_what_was_posted_over_the_older_transport_is_
 
     with pytest.raises(ToolError, match="larger than 2097152 bytes"):
         await sessions.list_tools(await at(app, nursery, "sse"), ())
+
+
+async def test_a_server_that_many_wait_for_leaves_room_for_others(nursery):
+    sessions = ToolSessions(connect_seconds=1, max_sessions=4, max_sessions_of_one=3)
+    await nursery.start(sessions.run)
+    silent = [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    nowhere = read_url(f"http://127.0.0.1:{listener.socket.getsockname()[1]}/mcp")
+    address = await at(HostileServer(), nursery)
+    told = []
+
+    async def ask(user: str) -> None:
+        with pytest.raises(ToolError) as error:
+            await sessions.list_tools(read_url(f"{nowhere.url}?{user}"), ())
+        told.append(error.value.message)
+
+    async with trio.open_nursery() as asking:
+        for user in "abcd":
+            asking.start_soon(ask, user)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert text(await sessions.call(address, (), "any", {})) == "here"
+    for each in silent:
+        await each.aclose()
+
+    assert f"3 sessions with {nowhere.place} are open, which is the limit" in told[0]
+    assert ["no answer within 1 s" in message for message in told[1:]] == [True] * 3
 
 
 async def test_what_a_server_says_is_told_on_one_line(sessions, nursery):

@@ -124,6 +124,21 @@ async def test_what_a_tool_answers_is_text(name, arguments, output, servers):
     assert done.output == output
 
 
+async def test_an_answer_that_asks_for_more_is_no_end_of_a_call(servers, network):
+    async def call_tool(context, params):
+        return CallToolResult(content=[], result_type="input_required")
+
+    async def list_tools(context, params):
+        return ListToolsResult(tools=[ListedByServer(name="any", input_schema={"type": "object"})])
+
+    network.servers[ONE] = Server("asking", on_call_tool=call_tool, on_list_tools=list_tools)
+
+    failed = await (await servers.open([asked()], [])).call(call("any"))
+
+    assert failed.status == "failed"
+    assert "input_required" in failed.error.message
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "error", "told"),
     [
