@@ -12,7 +12,10 @@ from protocol.errors import BadRequestError
 
 MAX_LENGTH = 1000
 """Characters of a text that goes through the library as it is."""
-_RUN = re.compile(r"\S{200,}|[^\S\n]{200,}")
+MAX_TOTAL = 100_000
+"""Of all of them together: the library holds the interpreter lock all the while."""
+_RUN = re.compile(r"\S{64,}|[\s/]{64,}")
+"""Slashes too, since lines of a tool's description begin with two of them."""
 _PRIVATE_USE = range(0xF0000, 0xFFFFD)
 
 
@@ -25,13 +28,15 @@ class HiddenTexts:
         self._free = (char for char in map(chr, _PRIVATE_USE) if char not in used)
         self.texts: dict[str, str] = {}
         """Character to the text it stands for. Empty in the usual case."""
+        self._num_shown = 0
 
     def text(self, text: str) -> str:
         """For what the library takes over as it is."""
-        return self._hide(text) if len(text) > MAX_LENGTH else self.runs(text)
+        self._num_shown += len(text)
+        return self._hide(text) if len(text) > MAX_LENGTH or self._num_shown > MAX_TOTAL else self.runs(text)
 
     def runs(self, text: str) -> str:
-        """For what the library may indent or comment out: its lines stay."""
+        """For what the library may indent or comment out: its lines stay, but for many blank ones."""
         return _RUN.sub(lambda found: self._hide(found[0]), text)
 
     def tree(self, value: object) -> object:

@@ -8,22 +8,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import msgspec
 from openai_harmony import ToolDescription, ToolNamespaceConfig
 
 from app.harmony.hidden_texts import HiddenTexts
 from app.harmony.recipients import FUNCTIONS, PYTHON, has_namespace
 from app.schemas.chat import FunctionDefinition, Tool
 from app.tool_namespace import ToolNamespace
+from protocol.errors import BadRequestError
 
+MAX_BYTES = 2**20
+"""Of all tools in JSON: while they are rendered, nothing else runs."""
 _BROWSER = "browser"
 _OF_THE_SYSTEM = (_BROWSER, PYTHON, "container")
 """Namespaces that gpt-oss has been trained to find in the system message."""
 
 
 class ToolDescriptions:
-    """Of one conversation: what is told of its tools where."""
+    """Of one conversation: what is told of its tools where. Raises BadRequestError for too much of it."""
 
     def __init__(self, tools: Sequence[Tool], namespaces: Sequence[ToolNamespace], hidden: HiddenTexts) -> None:
+        size = len(msgspec.json.encode((tools, [namespace.description for namespace in namespaces])))
+        if size > MAX_BYTES:
+            raise BadRequestError(f"tools has {size} bytes; at most {MAX_BYTES} are taken", param="tools")
         self._hidden = hidden
         self.system: list[ToolNamespaceConfig] = []
         self.developer: list[ToolNamespaceConfig] = []

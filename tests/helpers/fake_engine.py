@@ -212,7 +212,9 @@ class _Sequence:
 
     def _text(self, reason: FinishReason | None) -> str:
         """What has become readable: an incomplete character waits, as the real output handler lets it."""
-        whole = self._engine.tokenizer.decode(self._ids[: self._done])
+        tokenizer = self._engine.tokenizer
+        hidden = set(tokenizer.special_tokens.values()) if self._params.skip_special_tokens else set()
+        whole = tokenizer.decode([token_id for token_id in self._ids[: self._done] if token_id not in hidden])
         if reason is None:
             whole = whole.rstrip("�")
         new = whole[len(self._told) :]

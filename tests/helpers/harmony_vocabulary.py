@@ -15,6 +15,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+
+from actors.output.vocabulary import Vocabulary
 from app.harmony.byte_level import BYTE_OF
 from app.harmony.harmony import Harmony, open_harmony
 from app.harmony.vocabulary import SHA256
@@ -52,10 +55,19 @@ def tokenizer_json() -> Path:
 
 
 @functools.cache
+def _loaded() -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_file(str(tokenizer_json()))
+
+
+@functools.cache
 def gpt_oss_tokenizer() -> Tokenizer:
-    with tempfile.TemporaryDirectory() as checkpoint:
-        (Path(checkpoint) / "tokenizer.json").symlink_to(tokenizer_json())
-        return Tokenizer.from_checkpoint(Path(checkpoint))
+    return Tokenizer(_loaded(), tokenizers.Tokenizer.from_file(str(tokenizer_json())))
+
+
+@functools.cache
+def gpt_oss_vocabulary() -> Vocabulary:
+    """The output handler's."""
+    return Vocabulary(_loaded())
 
 
 @functools.cache
