@@ -160,7 +160,44 @@ async def test_a_deleted_one_is_cancelled_and_leaves_nothing() -> None:
         await work.feed.wait_ended()
         await wait_all_tasks_blocked()
         assert await store.events("resp_1", -1) == []
-        assert await read(Replay(store, "resp_1", -1, None)) == []
+
+
+async def test_who_follows_what_a_client_deletes_at_another_server_is_told_so_once(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    store = make_store()
+    async with running(store) as background, trio.open_nursery() as nursery:
+        told: list[LoggedEvent] = []
+
+        async def follow() -> None:
+            told.extend(await read(Replay(store, "resp_1", -1, None)))
+
+        work = await started(background)
+        nursery.start_soon(follow)
+        await work.send.send("one")
+        await trio.sleep(1)
+        await store.delete("resp_1")
+        await work.feed.wait_ended()
+    assert types(told[:-1]) == ["created", "queued", "in_progress", *MESSAGE]
+    assert json.loads(told[-1].data) == {
+        "type": "error",
+        "sequence_number": told[-2].number + 1,
+        "code": "not_found",
+        "message": "Response with id 'resp_1' not found",
+        "param": None,
+    }
+
+
+async def test_who_has_the_end_of_one_asks_no_more_of_the_store() -> None:
+    store = make_store()
+    async with running(store) as background:
+        work = await started(background)
+        work.send.close()
+        await work.feed.wait_ended()
+        replay = Replay(store, "resp_1", -1, None)
+        assert types(await replay.next())[-1] == "completed"
+        await store.delete("resp_1")
+        assert await replay.next() == []
 
 
 async def test_what_another_server_was_asked_to_cancel_ends_within_a_second(autojump_clock: trio.abc.Clock) -> None:
