@@ -33,6 +33,8 @@ CALL_SECONDS = 5.0
 """What a call may take, with those before it."""
 REST_SECONDS = 2.0
 """After a failure the disk is left alone for so long."""
+LONGEST_REST_SECONDS = 60.0
+"""Each time that it does not answer at all, twice as long: whoever asks next waits for it."""
 MAX_UNRECORDED = 256
 """Ends of responses that wait for the disk; beyond that the oldest are given up, and read failed after a restart."""
 
@@ -67,6 +69,9 @@ class ArchiveAccess:
         self._execute = execute or WorkerThread(trio.CapacityLimiter(1))
         self._unrecorded: dict[str, Unrecorded] = {}
         self._rests_until: float | None = None
+        self._rest_seconds = REST_SECONDS
+        """After the next failure."""
+        self._failed_at = -math.inf
         self._worked_at = -math.inf
         """When a call was done last: who waited in vain meanwhile has waited for others, and the disk is well."""
 
@@ -91,13 +96,21 @@ class ArchiveAccess:
                 logger.error(
                     "the store of responses does not work: %s; answers go on without it (%s)", told, self._path
                 )
-            self._rests_until = trio.current_time() + REST_SECONDS
+            if asked_at > self._failed_at:  # who asked before that has waited for the same
+                self._rest(isinstance(error, trio.TooSlowError))
             raise unavailable() from error
         self._worked_at = trio.current_time()
+        self._rest_seconds = REST_SECONDS
         if self._rests_until is not None:
             self._rests_until = None
             logger.info("the store of responses works again")
         return result
+
+    def _rest(self, is_mute: bool) -> None:
+        self._failed_at = trio.current_time()
+        self._rests_until = self._failed_at + self._rest_seconds
+        if is_mute:
+            self._rest_seconds = min(2 * self._rest_seconds, LONGEST_REST_SECONDS)
 
     def record_later(self, row: StoredResponse, events: Told) -> None:
         """With the next call that the disk does."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 import pytest
 import trio
 
-from app.responses.archive_access import MAX_UNRECORDED, REST_SECONDS
+from app.responses.archive_access import LONGEST_REST_SECONDS, MAX_UNRECORDED, REST_SECONDS
 from app.responses.feed import Feed
 from app.responses.store import ResponseStore
 from protocol.errors import BadRequestError, NotFoundError, UnavailableError
@@ -181,6 +181,37 @@ async def test_a_file_that_is_removed_or_replaced_is_followed_by_another_one(
     for each in (store, other):
         await each.close()
     assert [file.name for file in path.parent.iterdir()] == ["responses.sqlite3"]
+
+
+async def test_a_disk_that_does_not_answer_is_asked_less_and_less_often(autojump_clock: trio.abc.Clock) -> None:
+    disk = Disk()
+    store = make_store(disk=disk)
+    disk.failure = trio.TooSlowError()
+    asked = []
+    began = trio.current_time()
+
+    async def ask() -> None:
+        with pytest.raises(UnavailableError):
+            await store.get("resp_1")
+
+    while trio.current_time() < began + 200:
+        before = disk.num_calls
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask)
+        if disk.num_calls > before:
+            asked.append(trio.current_time() - began)
+        await trio.sleep(1)
+    assert asked == [0, 2, 6, 14, 30, 62, 122, 182]
+    disk.failure = None
+    await trio.sleep(LONGEST_REST_SECONDS)
+    await kept(store, "resp_1", "one", "eins")
+    disk.failure = FULL
+    with pytest.raises(UnavailableError):
+        await store.get("resp_1")
+    disk.failure = None
+    await trio.sleep(REST_SECONDS)
+    assert (await store.get("resp_1")).status == "completed"
 
 
 async def test_what_waits_for_the_disk_is_bounded() -> None:
