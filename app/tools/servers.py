@@ -155,7 +155,9 @@ class McpServers:
 
         async def ask(at: int, server: AskedServer) -> None:
             try:
-                listings[at] = Listing.of(server, await self._sessions.list_tools(server.address, server.headers))
+                tools = await self._sessions.list_tools(server.address, server.headers)
+                instructions = self._sessions.instructions(server.address, server.headers)
+                listings[at] = Listing.of(server, tools, instructions)
             except ToolError as error:
                 listings[at] = Listing(server, error=error.message)
 

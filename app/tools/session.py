@@ -43,6 +43,7 @@ MAX_CALLS_AT_ONCE = 64
 """On one session; fewer than it may have connections, for want of which it would break. Others wait, and their time
 runs."""
 GOODBYE_SECONDS = 2.0
+MAX_INSTRUCTIONS_LENGTH = 4096
 SESSION_TERMINATED = "Session terminated"
 """What the package makes of a 404 to a session that there was: the server has forgotten it, and has run nothing."""
 CLOSED = "Connection closed"
@@ -76,6 +77,8 @@ class ToolSession:
         self.was_connected = False
         self.server_name = ""
         """What the server calls itself."""
+        self.instructions = ""
+        """What it says of its tools together, for the model; cut at a length."""
         self._headers = headers
         self._connect_seconds = connect_seconds
         self._idle_seconds = idle_seconds
@@ -143,6 +146,7 @@ class ToolSession:
     def _begin(self, client: Client) -> None:
         self._session = client.session
         self.server_name = client.server_info.name if client.server_info else ""
+        self.instructions = (client.instructions or "")[:MAX_INSTRUCTIONS_LENGTH]
         self.was_connected = True
         self._last_complaint = None
         self._rest()

@@ -110,6 +110,11 @@ class ToolSessions:
 
         return await self._with_session(address, (), name)
 
+    def instructions(self, address: ToolAddress, headers: Headers) -> str:
+        """What a server whose tools have been listed says of them together; mostly nothing."""
+        session = self._sessions.get((address, headers))
+        return "" if session is None else session.instructions
+
     async def _with_session(
         self, address: ToolAddress, headers: Headers, ask: Callable[[ToolSession], Awaitable[T]]
     ) -> T:

@@ -44,10 +44,13 @@ class Listing:
     tools: tuple[McpTool, ...] = ()
     """Those that the request allows."""
     error: str | None = None
+    instructions: str = ""
+    """What it says of them together."""
 
     @classmethod
-    def of(cls, server: AskedServer, tools: Sequence[McpTool]) -> Listing:
-        return cls(server, tuple(tool for tool in tools if is_allowed(tool, server.request)))
+    def of(cls, server: AskedServer, tools: Sequence[McpTool], instructions: str = "") -> Listing:
+        allowed = tuple(tool for tool in tools if is_allowed(tool, server.request))
+        return cls(server, allowed, instructions=instructions)
 
     def listed(self) -> list[ListedTool]:
         return [
@@ -66,6 +69,7 @@ class ToolSet:
 
     def __init__(self, listings: Sequence[Listing]) -> None:
         self._by_name: dict[str, tuple[AskedServer, McpTool]] = {}
+        self._instructions = {listing.server.label: listing.instructions for listing in listings}
         self._names: dict[tuple[str, str], str] = {}
         """By label and the server's own name."""
         for listing in listings:
@@ -99,6 +103,7 @@ class ToolSet:
             yield ToolNamespace(
                 label,
                 {name: tool.name for name, tool in shown.items()},
+                self._instructions[label] or None,
                 text_parameter=text_parameter([tool.input_schema for tool in shown.values()]),
             )
 

@@ -148,7 +148,7 @@ async def test_the_model_calls_a_tool_in_its_server_s_namespace_and_answers(make
     assert reply.json["usage"]["output_tokens_details"]["reasoning_tokens"] == 4
     assert network.seen.calls == ["add"]
     first, second = prompts(under_test)
-    assert "## one\n\nnamespace one {\n\n// Adds two numbers.\ntype add = (_: {\n" in first
+    assert "## one\n\n// Tools of every kind.\nnamespace one {\n\n// Adds two numbers.\ntype add = (_: {\n" in first
     assert "one__add" not in first + second
     assert (
         second
