@@ -1,7 +1,7 @@
 """Responses on disk: one SQLite file, which several servers may share and which outlives them.
 
-Everything here blocks, and is called by app/responses/store.py in a worker thread, one call at a time. Whatever the
-disk does comes out as sqlite3.Error or OSError.
+Everything here blocks, and is called by app/responses/archive_access.py in a worker thread, one call at a time.
+Whatever the disk does comes out as sqlite3.Error or OSError.
 """
 
 from __future__ import annotations
