@@ -16,6 +16,7 @@ from app.chat import PreparedChat
 from app.checks import short
 from app.engine import Prompt
 from app.limits import Limits
+from app.responses.builtin_tools import as_server
 from app.responses.tool_box import ToolBox
 from app.responses.tool_choice import first_choice
 from app.schemas.chat import ChatRequest, FunctionDefinition, Message, Tool
@@ -61,12 +62,14 @@ def _field(body: ResponsesRequest, name: str) -> object:
 
 
 def checked_tools(tools: Sequence[ResponseTool] | None, limits: Limits) -> Sequence[ResponseTool]:
-    """Raises BadRequestError for too many, and for those of a type that does not exist here."""
+    """With OpenAI's own as the servers that they are here. Raises BadRequestError for too many, and for those of a type
+    that does not exist here."""
     if len(tools or ()) > limits.max_tools:
         raise BadRequestError(
             f"tools has {len(tools or ())} entries; at most {limits.max_tools} are taken", param="tools"
         )
-    for at, tool in enumerate(tools or ()):
+    found = [as_server(tool) for tool in tools or ()]
+    for at, tool in enumerate(found):
         if tool.type not in ("function", "mcp"):
             raise BadRequestError(
                 f"tools[{at}].type must be function or mcp, not {short(tool.type)}: such tools do not exist here",
@@ -75,7 +78,7 @@ def checked_tools(tools: Sequence[ResponseTool] | None, limits: Limits) -> Seque
         needed = "name" if tool.type == "function" else "server_label"
         if not (tool.name if tool.type == "function" else tool.server_label):
             raise BadRequestError(f"tools[{at}].{needed} is missing", param=f"tools[{at}].{needed}")
-    return tools or ()
+    return found
 
 
 def bounded(chat: PreparedChat, max_output_tokens: int | None) -> PreparedChat:

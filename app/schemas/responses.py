@@ -75,7 +75,8 @@ class McpApproval(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ResponseTool(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A function of the client's, or an MCP server. Other types are refused by their name."""
+    """A function of the client's, an MCP server, or one of OpenAI's own that is such a server here
+    (app/responses/builtin_tools.py). Other types are refused by their name."""
 
     type: str
     # function
@@ -94,6 +95,9 @@ class ResponseTool(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """Never told again."""
     allowed_tools: list[str] | McpToolFilter | None = None
     require_approval: str | McpApproval | None = None
+    # code_interpreter
+    container: str | dict[str, Any] | None = None
+    """Told again, and not used."""
 
 
 class ToolReference(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -133,7 +133,9 @@ class McpServers:
         if label not in self._by_label and self._unlabelled:
             await self._learn_names()
         if label not in self._by_label:
-            raise BadRequestError("server_url is missing, and --tool-server has no server of that label")
+            raise BadRequestError(
+                f"server_url is missing, and --tool-server has no server of that label ({label}=URL gives it one)"
+            )
         return self._by_label[label]
 
     async def _learn_names(self) -> None:

@@ -265,7 +265,7 @@ async def test_truncation_auto_leaves_the_last_item_and_the_call_that_it_answers
         ({"input": []}, "input"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"temperature": 3}, "temperature"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "file_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [WEATHER] * 200}, "tools"),
         ({"tool_choice": "sometimes"}, "tool_choice"),

@@ -8,16 +8,18 @@ from typing import Any
 
 import attrs
 import pytest
+from mcp.server.mcpserver import MCPServer
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from app.dialects.dialect import Dialect
 from app.factory import create_app
+from app.tools.address import ToolAddress, ToolServer
 from app.tools.allow_list import AllowedServers
 from app.tools.servers import McpServers
 from app.tools.sessions import ToolSessions
 from tests.app.test_dialects import message_of
-from tests.app.tools.network import ONE, Network
+from tests.app.tools.network import NAMED, ONE, Network
 from tests.helpers.app_under_test import AppUnderTest, make_app
 from tests.helpers.harmony_vocabulary import gpt_oss, gpt_oss_tokenizer
 
@@ -114,16 +116,30 @@ async def test_messages_of_the_other_api_are_harmony_too() -> None:
 # ---------------------------------------------------------------------- tools of MCP servers
 
 
+PYTHON = ToolAddress("http", "http://python.example/mcp")
+
+
 @pytest.fixture
 def network() -> Network:
-    return Network()
+    network = Network()
+    python = MCPServer("python", log_level="CRITICAL")
+
+    @python.tool(structured_output=False)
+    async def run(code: str) -> str:
+        """Runs code."""
+        return f"ran {code!r}"
+
+    network.servers[PYTHON.url] = python
+    return network
 
 
 @pytest.fixture
 def make(nursery: Any, network: Network) -> Callable[..., AppUnderTest]:
     def make(*texts: str) -> AppUnderTest:
         under_test = writing(*texts, tokens_per_delta=4)
-        servers = McpServers(ToolSessions(connect=network.connect, call_seconds=60), [], AllowedServers.of((ONE,)))
+        sessions = ToolSessions(connect=network.connect, call_seconds=60)
+        named = [ToolServer(NAMED, "browser"), ToolServer(PYTHON, "python")]
+        servers = McpServers(sessions, named, AllowedServers.of((ONE,)))
         nursery.start_soon(servers.run)
         services = attrs.evolve(under_test.services, tool_servers=servers)
         return AppUnderTest(create_app(services), under_test.engine, services)
@@ -167,3 +183,33 @@ async def test_a_stream_of_such_a_response_has_events_that_openai_s_client_knows
     told = [event["type"].removeprefix("response.") for event in events]
     order = ["reasoning_text.done", "mcp_call_arguments.done", "mcp_call.completed", "output_text.done", "completed"]
     assert sorted(order, key=told.index) == order
+
+
+async def test_the_code_interpreter_is_the_python_server_and_is_sent_code_only(make: Any) -> None:
+    code = '<|channel|>analysis to=python code<|message|>print("é")<|call|>'
+    under_test = make(THOUGHT + code, FINAL)
+    tool = {"type": "code_interpreter", "container": {"type": "auto"}}
+    reply = await under_test.post("/v1/responses", input="How much?", tools=[tool])
+    Response.model_validate(reply.json)
+    call = next(item for item in reply.json["output"] if item["type"] == "mcp_call")
+    assert json.loads(call["arguments"]) == {"code": 'print("é")'}
+    assert call["output"] == "ran 'print(\"é\")'"
+    assert reply.json["tools"] == [tool]
+    first, second = prompts(under_test)
+    assert "# Tools\n\n## python\n\nRuns code.\n\n# Valid channels" in first
+    assert 'to=python<|channel|>analysis code<|message|>print("é")<|call|><|start|>python to=assistant' in second
+
+
+async def test_web_search_is_the_browser_server(make: Any, network: Network) -> None:
+    under_test = make(ADD.replace("one.add", "browser.add"), FINAL)
+    reply = await under_test.post("/v1/responses", input="How much?", tools=[{"type": "web_search_preview"}])
+    assert next(item for item in reply.json["output"] if item["type"] == "mcp_call")["output"] == "5"
+    system = prompts(under_test)[0].split("<|end|>")[0]
+    assert "// Tools of every kind.\nnamespace browser {\n" in system
+
+
+async def test_without_such_a_server_the_refusal_names_the_flag() -> None:
+    for tool in ({"type": "web_search"}, {"type": "code_interpreter", "container": "c"}):
+        reply = await writing(FINAL).post("/v1/responses", input="?", tools=[tool])
+        assert reply.status_code == 400
+        assert "--tool-server" in reply.json["error"]["message"]
