@@ -13,7 +13,7 @@ class GrammarKind(enum.StrEnum):
     LARK = "lark"
 
 
-Mark = int | str | list[int | str]
+Mark = int | str | tuple[int | str, ...]
 """A token's id, a text where the vocabulary has no such token, or several of these in a row."""
 
 
@@ -23,8 +23,8 @@ class Thoughts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     opening: Mark
     """They may be left out, and begin with this. Empty: the prompt has begun them, so that they have to be ended."""
     closing: Mark
-    """Begins with a token if it is a list."""
-    answer: list[int | str] = []
+    """Begins with a token if it is several."""
+    answer: tuple[int | str, ...] = ()
     """What comes before the answer, also without thoughts."""
 
 

@@ -83,7 +83,7 @@ def _thoughts_and_answer(thoughts: Thoughts) -> str:
 
 def _mark(mark: Mark) -> str:
     """As a Lark grammar names it."""
-    if isinstance(mark, list):
+    if isinstance(mark, tuple):
         return " ".join(map(_mark, mark))
     return f"<[{mark}]>" if isinstance(mark, int) else msgspec.json.encode(mark).decode()
 

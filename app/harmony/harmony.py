@@ -68,9 +68,9 @@ class Harmony:
         if self._tokenizer.decode(begun[1:]) != "assistant":
             return None
         return Thoughts(
-            opening=[marks.channel, ANALYSIS, marks.message],
-            closing=[marks.end, marks.start, "assistant"],
-            answer=[marks.channel, "final", marks.message],
+            opening=(marks.channel, ANALYSIS, marks.message),
+            closing=(marks.end, marks.start, "assistant"),
+            answer=(marks.channel, "final", marks.message),
         )
 
     def _begun(self, prompt: Sequence[int]) -> Sequence[int]:

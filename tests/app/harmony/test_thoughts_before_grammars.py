@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from actors.engine.grammar import GrammarCompiler
@@ -27,9 +28,11 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> GrammarCompiler:
 
 def grammar() -> Grammar:
     schema = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
-    thoughts = gpt_oss().thoughts(ids(PROMPT))
-    assert thoughts is not None
-    text = after_thoughts(serialised(GrammarSource(GrammarKind.JSON_SCHEMA, schema)), thoughts)
+    source = GrammarSource(GrammarKind.JSON_SCHEMA, schema, gpt_oss().thoughts(ids(PROMPT)))
+    assert msgspec.json.decode(msgspec.json.encode(source), type=GrammarSource) == source
+    assert hash(source), "it is looked up by"
+    assert source.after is not None
+    text = after_thoughts(serialised(source), source.after)
     refuse_invalid(text)
     return Grammar(text)
 
