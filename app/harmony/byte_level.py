@@ -18,6 +18,6 @@ BYTE_OF = _byte_of()
 
 
 def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
-    """Of a token that is no control token; none for an id that has no token. Raises KeyError for a token that no
-    byte-level vocabulary has."""
+    """Of one of the vocabulary's own tokens; none for an id that has no token. Raises KeyError for a token that is not
+    spelled so."""
     return bytes([BYTE_OF[character] for character in tokenizer.token(token_id)])

@@ -43,6 +43,7 @@ class Recipients:
                 if shown not in names:
                     continue
                 self._called[f"{namespace.label}.{own}"] = Called(shown)
+                self._called.setdefault(f"{FUNCTIONS}.{namespace.label}.{own}", Called(shown))  # as models err
                 if namespace.text_parameter is not None:
                     self._called[namespace.label] = Called(shown, namespace.text_parameter)
         self._text_parameters = {

@@ -15,6 +15,7 @@ from openai_harmony import HarmonyEncoding, HarmonyError, Role, StreamableParser
 from app.dialects.harmony import MAX_HEADER, may_be_header
 from app.harmony.byte_level import token_bytes
 from app.harmony.marks import Marks
+from app.harmony.vocabulary import NUM_TOKENS
 from app.tokenizer import Tokenizer
 
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
@@ -88,7 +89,8 @@ class TokenPlaces:
         """What the next token means. The text of a header is told of when it is known to be one, or none."""
         token = self._tokenizer.token(token_id)
         if token not in self._tokenizer.special_tokens:
-            return list(self._text(token_id, self._decoded(token_bytes(self._tokenizer, token_id))))
+            data = token_bytes(self._tokenizer, token_id) if token_id < NUM_TOKENS else token.encode()
+            return list(self._text(token_id, self._decoded(data)))
         if token_id not in self._marks.all:
             return list(self._text(token_id, token if self._spells else ""))
         return list(self._mark(token_id, token))

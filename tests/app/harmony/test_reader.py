@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.call_reader import CallReader
+from app.calls import Calls
 from app.choice_reader import Wanted
 from app.dialects.harmony import MARKS
 from app.parts import CallPiece, Content, Part, Reasoning
@@ -52,6 +54,7 @@ HM = Reasoning("Hm.")
             [call(0, "python__run", '{"code": "1"}')],
             "tool_calls",
         ),
+        ("<|channel|>commentary to=functions.one.add<|message|>{}<|call|>", [call(0, "one__add", "{}")], "tool_calls"),
         ("<|channel|>commentary to=one<|message|>{}<|call|>", [Content("{}")], "stop"),
         ("<|channel|>commentary to=functions.nosuch<|message|>{}<|call|>", [Content("{}")], "stop"),
         ("<|channel|>commentary to=functions.weather<|message|>Oslo<|call|>", [Content("Oslo")], "stop"),
@@ -154,6 +157,13 @@ def test_one_call_at_most_is_told_if_they_may_not_be_parallel() -> None:
     text = "<|channel|>commentary to=functions.weather<|message|>{}<|call|><|start|>assistant" * 2
     reader = make_reader(wanted=Wanted(max_calls=1))
     assert read(reader, outputs([ids(text)])) == [call(0, "weather", "{}")]
+    assert reader.finish_reason("stop") == "tool_calls"
+
+
+def test_a_forced_call_is_read_on_the_final_channel() -> None:
+    forced = f'{THOUGHT}<|channel|>final<|message|>[{{"name": "weather", "parameters": {{"city": "Oslo"}}}}]<|return|>'
+    reader = make_reader(answer=CallReader(Calls({}, None)))
+    assert read(reader, outputs([ids(forced)])) == [HM, call(0, "weather", '{"city": "Oslo"}')]
     assert reader.finish_reason("stop") == "tool_calls"
 
 
