@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import anyio.abc
@@ -27,13 +27,15 @@ Heard = SessionMessage | Exception
 
 GOODBYE_SECONDS = 2.0
 """For which it may go on after its stdin has ended; and then again after SIGTERM."""
+LAST_WORDS_SECONDS = 0.5
+"""For which what it has written before it ended is heard, while something that it has started holds its stdout."""
 READ_BYTES = 2**18
 
 
 @asynccontextmanager
 async def open_command(command: Sequence[str]) -> AsyncGenerator[TransportStreams]:
-    """It ends with the context, with all of its process group if it has to be killed; its stderr is ours. It sees only
-    what the package takes for safe of our environment: no keys. Raises OSError for what cannot be run, and in a group
+    """It ends with the context, and what is left of its process group is killed; its stderr is ours. It sees only what
+    the package takes for safe of our environment: no keys. Raises OSError for what cannot be run, and in a group
     ToolError for a message that is too large and answers no call."""
     process = await trio.lowlevel.open_process(
         list(command),
@@ -50,6 +52,7 @@ async def open_command(command: Sequence[str]) -> AsyncGenerator[TransportStream
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_hear, process.stdout, heard_here)
             nursery.start_soon(_say, process.stdin, said_here, heard_here.close)
+            nursery.start_soon(_watch, process, heard_here.close)
             yield heard, said
             nursery.cancel_scope.cancel()
     finally:
@@ -88,6 +91,12 @@ async def _say(
                 return
 
 
+async def _watch(process: trio.Process, end_hearing: Callable[[], None]) -> None:
+    await process.wait()
+    await trio.sleep(LAST_WORDS_SECONDS)
+    end_hearing()
+
+
 async def _end(process: trio.Process) -> None:
     assert process.stdin is not None, "it has been given a pipe"
     assert process.stdout is not None, "it has been given a pipe"
@@ -100,6 +109,8 @@ async def _end(process: trio.Process) -> None:
             if process.returncode is None:
                 os.killpg(process.pid, number)
         await process.wait()
+        with suppress(ProcessLookupError):  # nothing is left
+            os.killpg(process.pid, signal.SIGKILL)
         nursery.cancel_scope.cancel()
     await process.stdout.aclose()
 

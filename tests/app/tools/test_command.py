@@ -79,6 +79,21 @@ async def test_a_command_that_has_ended_is_heard_to_have():
 
 
 @pytest.mark.process
+async def test_a_command_that_leaves_a_child_is_heard_to_have_ended_and_its_child_ends_too():
+    child = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])"
+    script = f'import subprocess; print(\'{{"jsonrpc":"2.0","method":"%d"}}\' % {child}.pid, flush=True)'
+
+    with trio.fail_after(10):
+        async with open_command(command(script)) as (heard, _):
+            left = int((await heard.receive()).message.method)
+            with pytest.raises(anyio.EndOfStream):
+                await heard.receive()
+            assert not is_gone(left)
+        while not is_gone(left):
+            await trio.sleep(0.01)
+
+
+@pytest.mark.process
 async def test_a_command_sees_none_of_our_secrets(monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", "sk-secret")
     script = 'print(\'{"jsonrpc":"2.0","method":"%s"}\' % (\'VLLM_API_KEY\' in os.environ), flush=True)'
