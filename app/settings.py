@@ -105,7 +105,7 @@ class Settings:
     max_stored_responses: Annotated[int, Parameter(group=SERVER)] = 10_000
     """Responses that are kept (and 4 GiB of them): beyond that the least recently used go."""
     responses_ttl: Annotated[float, Parameter(group=SERVER)] = 30 * 86400.0
-    """Seconds that a response is kept after it was made, or was last gone on from."""
+    """Seconds that a response is kept after it has ended, or was last gone on from."""
     tool_server: Annotated[tuple[str, ...], Parameter(group=SERVER, negative=())] = ()
     """MCP servers whose tools /v1/responses may call: host:port (which is http://host:port/sse), URLs, with commas
     between them, or one stdio:COMMAND. `label=` before one is what requests call it; else it is its own name."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import final
 
 from app.responses.archive_file import connect, is_at, make_file
+from app.responses.archive_writes import Record, insert, update
 from app.responses.bounds import Bounds, Totals, sweep, totals
 from app.responses.owner import Owner
 from app.responses.stored import SERVER_DIED, StoredResponse, failed_event
@@ -64,40 +65,26 @@ class Archive:
         writing into one that has been removed. Raises OSError."""
         return self._file is None or is_at(*self._file)
 
-    def put(self, row: StoredResponse) -> None:
-        """A new response."""
+    def write(self, rows: Sequence[StoredResponse], records: Sequence[Record]) -> list[bool]:
+        """New responses, and then what became of some, all of it or nothing.
+
+        False in the place of a record: its response is to end, because a client has deleted it or has asked another
+        server to cancel it. Nothing is kept of one that was deleted or has ended."""
+        num_puts = self._puts + len(rows)
         with self._transaction():
-            self._connection.execute(
-                f"INSERT INTO responses ({_COLUMNS}, owner, used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(row.id, row.status, row.response, row.input_items, row.previous_id, row.is_background),
-                    self._name if row.is_under_way else None,
-                    self._clock(),
-                ),
-            )
-        self._puts += 1
-        if self._puts % self._bounds.num_puts == 0:
-            self._sweep()
+            insert(self._connection, rows, self._name, self._clock())
+            goes_on = update(self._connection, records, self._name, self._clock())
+            if num_puts // self._bounds.num_puts > self._puts // self._bounds.num_puts:
+                sweep(self._connection, self._bounds, self._clock())
+        self._puts = num_puts
+        return goes_on
+
+    def put(self, row: StoredResponse) -> None:
+        self.write([row], [])
 
     def record(self, row: StoredResponse, events: Sequence[tuple[int, bytes]] = ()) -> bool:
-        """A response as it is now (an empty `response` leaves the one that is there), and what it has told since the
-        last time, as (sequence number, JSON). What comes twice, because nobody knew whether it was written, is there
-        once.
-
-        False: it is to end, because a client has deleted it or has asked another server to cancel it. Nothing is kept
-        of one that was deleted or has ended."""
-        with self._transaction():
-            size = sum(len(event) for _, event in events)
-            owner = self._name if row.is_under_way else None
-            found = self._connection.execute(
-                "UPDATE responses SET status = ?, response = coalesce(?, response), owner = ?,"
-                " event_bytes = event_bytes + ? WHERE id = ? AND owner IS NOT NULL RETURNING cancel_asked",
-                (row.status, row.response or None, owner, size, row.id),
-            ).fetchall()
-            if not found:
-                return False
-            self._insert(row.id, events)
-        return not found[0][0]
+        [goes_on] = self.write([], [Record(row, events)])
+        return goes_on
 
     def get(self, response_id: str) -> StoredResponse | None:
         """None: it was never here, was deleted, or is too old. What its server cannot finish any more reads failed."""
@@ -113,9 +100,13 @@ class Archive:
         return row
 
     def delete(self, response_id: str) -> bool:
-        """Whether it was there."""
+        """Whether it was there, and `get` would have found it."""
         with self._transaction():
-            return self._connection.execute("DELETE FROM responses WHERE id = ?", (response_id,)).rowcount > 0
+            found = self._connection.execute(
+                "DELETE FROM responses WHERE id = ? RETURNING used_at >= ? OR owner IS NOT NULL",
+                (response_id, self._clock() - self._bounds.seconds),
+            ).fetchall()
+        return bool(found and found[0][0])
 
     def ask_to_cancel(self, response_id: str) -> None:
         """Its server learns of it when it next records something."""
@@ -197,8 +188,9 @@ class Archive:
             ).fetchall()
             failed = row.failed([bytes(event) for _, event in told], SERVER_DIED)
             changed = self._connection.execute(
-                "UPDATE responses SET status = ?, response = ?, owner = NULL WHERE id = ? AND owner = ?",
-                (failed.status, failed.response, row.id, owner),
+                "UPDATE responses SET status = ?, response = ?, owner = NULL, used_at = max(used_at, ?)"
+                " WHERE id = ? AND owner = ?",
+                (failed.status, failed.response, self._clock(), row.id, owner),
             ).rowcount
             if changed and row.is_background:
                 number = told[-1][0] + 1 if told else 0
@@ -206,15 +198,6 @@ class Archive:
                     "INSERT INTO events VALUES (?, ?, ?)", (row.id, number, failed_event(failed.response, number))
                 )
         return failed
-
-    def _insert(self, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
-        """In few statements: after each, this thread waits for its turn again, however busy the others are."""
-        for start in range(0, len(events), _EVENTS_AT_ONCE):
-            some = events[start : start + _EVENTS_AT_ONCE]
-            self._connection.execute(
-                f"INSERT OR IGNORE INTO events VALUES {', '.join(['(?, ?, ?)'] * len(some))}",
-                [value for number, event in some for value in (response_id, number, event)],
-            )
 
     def _sweep(self) -> None:
         with self._transaction():

@@ -19,7 +19,7 @@ class Bounds:
 
     max_responses: int = 10_000
     seconds: float = 30 * 86400.0
-    """Since a response was made, or was last gone on from."""
+    """Since a response has ended, or was last gone on from."""
     max_bytes: int = 4 * 2**30
 
     @property

@@ -15,6 +15,7 @@ import pytest
 
 from app.responses import bounds
 from app.responses.archive import Archive, ChainError
+from app.responses.archive_writes import Record
 from app.responses.bounds import Bounds
 from app.responses.stored import StoredResponse
 
@@ -140,6 +141,39 @@ def test_what_has_ended_stays_as_it_is() -> None:
         assert archive.events("resp_1", -1) == [b"{}"]
 
 
+def test_many_are_written_at_once_and_each_as_it_would_be_alone() -> None:
+    with opened(None) as archive:
+        archive.put(row("resp_0"))
+        archive.put(row("resp_1", "in_progress", background=True))
+        archive.ask_to_cancel("resp_1")
+        num_events = 1000
+        records = [
+            Record(row("resp_0"), [(0, b"late")]),
+            Record(row("resp_1", "in_progress"), [(0, b"0")]),
+            Record(row("resp_2", "in_progress"), [(n, b"%d" % n) for n in range(num_events)]),
+            Record(row("resp_9"), [(0, b"{}")]),
+            Record(row("resp_2"), [(num_events, b"last")]),
+            Record(row("resp_2"), [(num_events + 1, b"never")]),
+        ]
+        rows = [row(f"resp_{n}", "in_progress", background=True) for n in (2, 3)]
+        assert archive.write(rows, records) == [False, False, True, False, True, False]
+        assert [archive.events(f"resp_{n}", -1) for n in (0, 1, 3, 9)] == [[], [b"0"], [], []]
+        assert len(archive.events("resp_2", 600)) == num_events - 600
+        assert archive.events("resp_2", num_events - 1) == [b"last"]
+        assert archive.get("resp_2") == row("resp_2", background=True)
+        assert archive.get("resp_3") == rows[1]
+        assert archive.get("resp_9") is None
+
+
+def test_of_what_is_written_at_once_all_is_or_nothing() -> None:
+    with opened(None) as archive:
+        archive.put(row("resp_1", "in_progress"))
+        with pytest.raises(sqlite3.IntegrityError):
+            archive.write([row("resp_2"), row("resp_1")], [Record(row("resp_1"))])
+        assert archive.get("resp_2") is None
+        assert archive.get("resp_1") == row("resp_1", "in_progress")
+
+
 def test_the_least_recently_used_go_first_and_nothing_that_is_under_way() -> None:
     clock = Clock()
     with opened(None, clock, max_responses=10) as archive:
@@ -173,6 +207,29 @@ def test_what_is_too_old_is_gone_at_once_and_from_the_file_after_a_restart(tmp_p
     with opened(path, clock, seconds=HOUR), sqlite3.connect(path) as connection:
         assert connection.execute("SELECT id FROM responses").fetchall() == [("resp_1",)]
     connection.close()
+
+
+def test_what_is_too_old_is_not_there_to_be_deleted() -> None:
+    clock = Clock()
+    with opened(None, clock, seconds=HOUR) as archive:
+        archive.put(row("resp_1"))
+        clock.now += HOUR + 1
+        assert archive.get("resp_1") is None
+        assert not archive.delete("resp_1")
+
+
+def test_a_response_is_kept_for_its_time_from_its_end_on_however_long_it_ran() -> None:
+    clock = Clock()
+    with opened(None, clock, seconds=HOUR, max_responses=2) as archive:
+        archive.put(row("resp_1", "in_progress", background=True))
+        clock.now += 2 * HOUR
+        assert archive.record(row("resp_1", "in_progress"))
+        archive.record(row("resp_1"))
+        clock.now += HOUR - 1
+        archive.put(row("resp_2", "in_progress"))  # looks for what is too old
+        assert archive.get("resp_1") is not None
+        clock.now += 2
+        assert archive.get("resp_1") is None
 
 
 def test_a_chain_is_the_whole_conversation_from_its_beginning() -> None:
