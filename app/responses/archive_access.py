@@ -1,4 +1,5 @@
-"""The way from the event loop to the archive, which blocks: in a worker thread, one bounded call at a time.
+"""The way from the event loop to the archive, which blocks: in a worker thread, where all that is asked meanwhile is
+done together. Under load the way there takes longer than the call.
 
 Used by app/responses/store.py. A disk that is full or does not answer is left alone for a while, so that nobody else
 waits for it in vain, and what could not be recorded is recorded when it goes again.
@@ -12,22 +13,20 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
 import trio
 from attrs import frozen
 
 from app.responses.archive import Archive
+from app.responses.archive_calls import OF_THE_CALL, Asked, RecordCall, do_all
+from app.responses.archive_writes import Record
 from app.responses.bounds import Bounds
-from app.responses.stored import StoredResponse
 from protocol.errors import UnavailableError
 
 logger = logging.getLogger("trillm.responses")
 
 T = TypeVar("T")
-Told = Sequence[tuple[int, bytes]]
-"""Events: number and JSON."""
-Unrecorded = tuple[StoredResponse, Told]
 
 CALL_SECONDS = 5.0
 """What a call may take, with those before it."""
@@ -37,6 +36,8 @@ LONGEST_REST_SECONDS = 60.0
 """Each time that it does not answer at all, twice as long: whoever asks next waits for it."""
 MAX_UNRECORDED = 256
 """Ends of responses that wait for the disk; beyond that the oldest are given up, and read failed after a restart."""
+MAX_AT_ONCE = 64
+"""Calls. They are to be done well within the time of one, also if each of them takes long."""
 
 
 class Execute(Protocol):
@@ -67,7 +68,11 @@ class ArchiveAccess:
         self._open_archive = partial(Archive, path, bounds, clock)
         self._archive: Archive | None = None
         self._execute = execute or WorkerThread(trio.CapacityLimiter(1))
-        self._unrecorded: dict[str, Unrecorded] = {}
+        self._asked: dict[Asked[Any], None] = {}
+        """What somebody waits for, in order."""
+        self._is_at_work = False
+        """Whether one of those who wait has the first of it done."""
+        self._unrecorded: dict[str, Record] = {}
         self._rests_until: float | None = None
         self._rest_seconds = REST_SECONDS
         """After the next failure."""
@@ -84,10 +89,10 @@ class ArchiveAccess:
         """Raises UnavailableError when the disk does not do it, or has just failed to do something else."""
         if self._rests_until is not None and trio.current_time() < self._rests_until:
             raise unavailable()
-        left_over = list(self._unrecorded.values())
         asked_at = trio.current_time()
         try:
-            result = await self._execute(partial(self._done, call, left_over))
+            with trio.fail_after(CALL_SECONDS):
+                result = await self._result_of(Asked(call))
         except (sqlite3.Error, OSError, trio.TooSlowError) as error:
             if isinstance(error, trio.TooSlowError) and asked_at <= self._worked_at:
                 raise busy() from error
@@ -112,9 +117,46 @@ class ArchiveAccess:
         if is_mute:
             self._rest_seconds = min(2 * self._rest_seconds, LONGEST_REST_SECONDS)
 
-    def record_later(self, row: StoredResponse, events: Told) -> None:
+    async def _result_of(self, asked: Asked[T]) -> T:
+        """Raises what it fails with."""
+        self._asked[asked] = None
+        try:
+            while not asked.is_done:
+                if self._is_at_work:
+                    await asked.wait()
+                else:
+                    await self._work()
+            return asked.result()
+        finally:
+            self._asked.pop(asked, None)
+            self._wake()  # who leaves may have been the next to work
+
+    async def _work(self) -> None:
+        """Has done what is asked now, whoever asks. If its caller leaves, what has begun is finished all the same."""
+        some = [asked for asked in self._asked if not asked.is_done][:MAX_AT_ONCE]
+        left_over = list(self._unrecorded.values())
+        self._is_at_work = True
+        try:
+            await self._execute(partial(self._done, some, left_over))
+        except (sqlite3.Error, OSError, trio.TooSlowError) as error:
+            for asked in self._asked:
+                if not asked.is_done:
+                    asked.fail(error)
+        finally:
+            self._is_at_work = False
+            for asked in [asked for asked in self._asked if asked.is_done]:
+                del self._asked[asked]
+                asked.tell()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Somebody who sees to what is left."""
+        if self._asked and not self._is_at_work:
+            next(iter(self._asked)).tell()
+
+    def record_later(self, record: Record) -> None:
         """With the next call that the disk does."""
-        self._unrecorded[row.id] = (row, events)
+        self._unrecorded[record.row.id] = record
         while len(self._unrecorded) > MAX_UNRECORDED:
             self._unrecorded.pop(next(iter(self._unrecorded)), None)  # the worker thread takes from it, too
 
@@ -129,25 +171,29 @@ class ArchiveAccess:
         """In the worker thread."""
         try:
             if self._unrecorded:
-                self._done(lambda archive: None, list(self._unrecorded.values()))
+                self._done([], list(self._unrecorded.values()))
         finally:
             archive, self._archive = self._archive, None
             if archive is not None:
                 archive.close()
 
-    def _done(self, call: Callable[[Archive], T], left_over: Sequence[Unrecorded]) -> T:
-        """In the worker thread. Nothing is read before what was left over is written."""
+    def _done(self, asked: Sequence[Asked[Any]], left_over: Sequence[Record]) -> None:
+        """In the worker thread. Nothing is read before what was left over is written. Raises what opening fails
+        with."""
         if self._archive is not None and not self._archive.is_in_place():
             logger.error("the store of responses was removed or replaced: another one is opened (%s)", self._path)
             archive, self._archive = self._archive, None
             archive.close()
         if self._archive is None:
             self._archive = self._open_archive()
-        for row, events in left_over:
-            if row.id in self._unrecorded:  # no other call has written it meanwhile
-                self._archive.record(row, events)
-                self._unrecorded.pop(row.id, None)
-        return call(self._archive)
+        # A thread that nobody waits for any more may have done some of it meanwhile.
+        late = {record.row.id: Asked(RecordCall(record)) for record in left_over if record.row.id in self._unrecorded}
+        do_all(self._archive, [*late.values(), *(each for each in asked if not each.is_done)])
+        for response_id, each in late.items():
+            if isinstance(each.error, OF_THE_CALL):
+                logger.error("the response %s could not be kept: %s", response_id, each.error)
+            if each.error is None or isinstance(each.error, OF_THE_CALL):
+                self._unrecorded.pop(response_id, None)
 
 
 def busy() -> UnavailableError:

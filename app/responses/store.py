@@ -17,7 +17,9 @@ import msgspec
 import trio
 
 from app.responses.archive import Archive, ChainError
-from app.responses.archive_access import ArchiveAccess, Execute, Told, WorkerThread
+from app.responses.archive_access import ArchiveAccess, Execute, WorkerThread
+from app.responses.archive_calls import PutCall, RecordCall
+from app.responses.archive_writes import Record
 from app.responses.bounds import Bounds, Totals
 from app.responses.event_log import EventLog, LoggedEvent
 from app.responses.missing import check_id, is_id, not_found, previous_not_found
@@ -87,27 +89,28 @@ class ResponseStore:
         """Now, or when the disk takes it; of a background response with the events that are not recorded yet."""
         assert log.last is not None, "it has been settled how it ended"
         row = _row(log)
-        events: Told = ()
+        events: list[tuple[int, bytes]] = []
         if row.is_background:
             events = _told([*log.since(self._recorded.pop(row.id, -1)), log.last])
+        record = Record(row, events)
         try:
-            await self._archive.do(lambda archive: archive.record(row, events))
+            await self._archive.do(RecordCall(record))
         except UnavailableError:  # it has been logged, and waits
-            self._archive.record_later(row, events)
+            self._archive.record_later(record)
 
     # ------------------------------------------------------------------ for background responses
 
     async def put(self, log: EventLog, input_items: Sequence[InputItem]) -> None:
         """A new response. Raises UnavailableError."""
         row = _row(log, _ENCODER.encode(input_items))
-        await self._archive.do(lambda archive: archive.put(row))
+        await self._archive.do(PutCall(row))
 
     async def record(self, log: EventLog, events: Sequence[LoggedEvent]) -> bool:
-        """A response as it is, and what it has told since the last time. False: it is to end, see `Archive.record`.
+        """A response as it is, and what it has told since the last time. False: it is to end, see `Archive.write`.
         Raises UnavailableError."""
         is_changed = any(event.type in _CHANGES for event in events)
         row, told = _row(log, is_changed=is_changed), _told(events)
-        goes_on = await self._archive.do(lambda archive: archive.record(row, told))
+        goes_on = await self._archive.do(RecordCall(Record(row, told)))
         if told and log.last is None:
             self._recorded[row.id] = told[-1][0]
         return goes_on

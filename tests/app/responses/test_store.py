@@ -13,8 +13,9 @@ from typing import TypeVar
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
-from app.responses.archive_access import LONGEST_REST_SECONDS, MAX_UNRECORDED, REST_SECONDS
+from app.responses.archive_access import LONGEST_REST_SECONDS, MAX_AT_ONCE, MAX_UNRECORDED, REST_SECONDS
 from app.responses.feed import Feed
 from app.responses.store import ResponseStore
 from protocol.errors import BadRequestError, NotFoundError, UnavailableError
@@ -268,27 +269,100 @@ async def test_a_conversation_that_takes_long_to_read_keeps_nobody_else_from_the
 async def test_who_waits_too_long_for_others_does_not_take_the_disk_for_broken(
     autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk, is_crowded = Disk(), True
+    disk = Disk()
 
     async def execute(function: Callable[[], T], /) -> T:
-        if is_crowded:
-            await trio.sleep(5)
-            raise trio.TooSlowError
+        await trio.sleep(0.9)
         return await disk(function)
 
     store = ResponseStore(None, now, None, execute)
+    told = []
+
+    async def ask() -> None:
+        with pytest.raises((NotFoundError, UnavailableError)) as raised:
+            await store.get("resp_1")
+        told.append(raised.value.message)
+
     async with trio.open_nursery() as nursery:
-
-        @nursery.start_soon
-        async def wait() -> None:
-            with pytest.raises(UnavailableError, match="has more to do"):
-                await store.get("resp_1")
-
-        await trio.sleep(2)
-        is_crowded = False
-        await kept(store, "resp_1", "one", "eins")
-    await store.get("resp_1")
+        for _ in range(6 * MAX_AT_ONCE):
+            nursery.start_soon(ask)
+    num_found = sum("not found" in message for message in told)
+    assert num_found == 1 + 4 * MAX_AT_ONCE, "the first goes alone"
+    assert sum("has more to do than it does within 5 s" in message for message in told) == len(told) - num_found
+    await kept(store, "resp_1", "one", "eins")
+    assert (await store.get("resp_1")).status == "completed"
     assert "does not work" not in caplog.text
+
+
+async def test_all_that_is_asked_at_once_is_done_on_one_way_to_the_disk() -> None:
+    disk = Disk()
+    store = make_store(disk=disk)
+    feeds = [make_feed(f"resp_{n}", background=True) for n in range(MAX_AT_ONCE)]
+    async with trio.open_nursery() as nursery:
+        for feed in feeds:
+            feed.log.begin()
+            nursery.start_soon(store.put, feed.log, [question("one")])
+    assert disk.num_calls <= 2
+    async with trio.open_nursery() as nursery:
+        for feed in feeds[1:]:
+            nursery.start_soon(store.record, feed.log, feed.log.since(-1))
+        nursery.start_soon(store.delete, "resp_0")
+    assert disk.num_calls <= 4
+    with pytest.raises(NotFoundError):
+        await store.get("resp_0")
+    for feed in feeds[1:]:
+        assert (await store.get(feed.log.id)).status == "queued"
+        assert await store.events(feed.log.id, -1) == [event.data for event in feed.log.since(-1)]
+
+
+async def test_one_of_many_that_cannot_be_done_fails_alone(autojump_clock: trio.abc.Clock) -> None:
+    store = make_store()
+    await kept(store, "resp_3", "three", "drei")
+    refused = []
+
+    async def put(name: str) -> None:
+        try:
+            await store.put(make_feed(name).log, [])
+        except UnavailableError:
+            refused.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for n in range(6):
+            nursery.start_soon(put, f"resp_{n}")
+    assert refused == ["resp_3"]
+    await trio.sleep(REST_SECONDS)
+    assert [(await store.get(f"resp_{n}")).status for n in range(6)] == [
+        *("in_progress", "in_progress", "in_progress", "completed", "in_progress", "in_progress")
+    ]
+
+
+@pytest.mark.parametrize("num_leaving", [1, 3])
+async def test_who_leaves_on_the_way_to_the_disk_leaves_the_others_on_it(
+    autojump_clock: trio.abc.Clock, num_leaving: int
+) -> None:
+    disk, is_slow = Disk(), True
+
+    async def execute(function: Callable[[], T], /) -> T:
+        if is_slow:
+            await trio.sleep_forever()
+        return await disk(function)
+
+    store = ResponseStore(None, now, None, execute)
+    async with trio.open_nursery() as nursery, trio.open_nursery() as leaving:
+        for n in range(num_leaving):
+            leaving.start_soon(store.put, make_feed(f"resp_{n}").log, [])
+            await wait_all_tasks_blocked()
+        for n in range(num_leaving, 6):
+            nursery.start_soon(store.put, make_feed(f"resp_{n}").log, [])
+        await wait_all_tasks_blocked()
+        is_slow = False
+        leaving.cancel_scope.cancel()
+    for n in range(6):
+        if n >= num_leaving:
+            assert (await store.get(f"resp_{n}")).status == "in_progress"
+        else:
+            with pytest.raises(NotFoundError):
+                await store.get(f"resp_{n}")
 
 
 async def test_in_its_thread_calls_come_one_after_the_other_and_who_leaves_undoes_none(tmp_path: Path) -> None:
