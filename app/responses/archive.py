@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import final
 
 from app.responses.archive_file import connect, is_at, make_file
-from app.responses.archive_writes import Record, insert, update
+from app.responses.archive_writes import Record, insert, insert_events, size_of, update
 from app.responses.bounds import Bounds, Totals, sweep, totals
+from app.responses.cut_off import cut_off
 from app.responses.owner import Owner
-from app.responses.stored import SERVER_DIED, StoredResponse, failed_event
+from app.responses.stored import StoredResponse
 
 _MAX_CHAIN_BYTES = 64 * 2**20
 _EVENTS_AT_ONCE = 512
@@ -186,17 +187,16 @@ class Archive:
             told = self._connection.execute(
                 "SELECT sequence_number, event FROM events WHERE response_id = ? ORDER BY sequence_number", (row.id,)
             ).fetchall()
-            failed = row.failed([bytes(event) for _, event in told], SERVER_DIED)
+            failed, ends = cut_off(row, [(number, bytes(event)) for number, event in told])
+            if not row.is_background:
+                ends = []
             changed = self._connection.execute(
-                "UPDATE responses SET status = ?, response = ?, owner = NULL, used_at = max(used_at, ?)"
-                " WHERE id = ? AND owner = ?",
-                (failed.status, failed.response, self._clock(), row.id, owner),
+                "UPDATE responses SET status = ?, response = ?, owner = NULL, used_at = max(used_at, ?),"
+                " event_bytes = event_bytes + ? WHERE id = ? AND owner = ?",
+                (failed.status, failed.response, self._clock(), size_of(ends), row.id, owner),
             ).rowcount
-            if changed and row.is_background:
-                number = told[-1][0] + 1 if told else 0
-                self._connection.execute(
-                    "INSERT INTO events VALUES (?, ?, ?)", (row.id, number, failed_event(failed.response, number))
-                )
+            if changed:
+                insert_events(self._connection, [Record(row, ends)])
         return failed
 
     def _sweep(self) -> None:

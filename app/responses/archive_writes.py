@@ -57,7 +57,7 @@ def update(connection: sqlite3.Connection, records: Sequence[Record], owner: str
         known = [record for record in some if record.row.id in live]
         if known:
             _change(connection, known, owner, now)
-            _insert_events(connection, known)
+            insert_events(connection, known)
         goes_on += [live.get(record.row.id) == 0 for record in some]
     return goes_on
 
@@ -95,20 +95,25 @@ def _change(connection: sqlite3.Connection, records: Sequence[Record], owner: st
             for record in records
             for value in (
                 *(record.row.id, record.row.status, record.row.response or None),
-                *(owner if record.row.is_under_way else None, sum(len(event) for _, event in record.events)),
+                *(owner if record.row.is_under_way else None, size_of(record.events)),
                 None if record.row.is_under_way else now,
             )
         ],
     )
 
 
-def _insert_events(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
+def insert_events(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
     """What comes twice, because nobody knew whether it was written, is there once."""
     events = ((record.row.id, number, event) for record in records for number, event in record.events)
     while some := list(islice(events, _EVENTS_AT_ONCE)):
         connection.execute(
             f"INSERT OR IGNORE INTO events VALUES {_places(len(some), 3)}", [value for told in some for value in told]
         )
+
+
+def size_of(events: Sequence[tuple[int, bytes]]) -> int:
+    """In bytes."""
+    return sum(len(event) for _, event in events)
 
 
 def _places(num_rows: int, num_columns: int) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from app.responses.cut_off import SERVER_DIED, cut_off
+from app.responses.stored import StoredResponse
 from tests.app.test_responses import CALL, MCP, PATH, WEATHER, Box, adding, events, scripted, with_box
 
 ENDS = ("response.completed", "response.incomplete", "response.failed")
@@ -55,3 +58,31 @@ async def test_items_are_what_their_events_say_however_the_text_is_cut(text: str
         assert added_up(found) == output
         answers.append(without_ids(output))
     assert all(answer == answers[0] for answer in answers)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+async def test_wherever_its_server_dies_a_response_is_what_its_events_say(text: str) -> None:
+    found = await told(text, 2)
+    begun = found[0]["response"]
+    row = StoredResponse(begun["id"], "in_progress", json.dumps(begun).encode(), b"[]", None, True)
+    recorded = [(event["sequence_number"], json.dumps(event).encode()) for event in found]
+    for num_recorded in range(len(found)):
+        failed, ends = cut_off(row, recorded[:num_recorded])
+        whole = [json.loads(event) for _, event in [*recorded[:num_recorded], *ends]]
+        assert [event["sequence_number"] for event in whole] == list(range(len(whole)))
+        assert [number for number, _ in ends] == list(range(num_recorded, len(whole)))
+        response = json.loads(failed.response)
+        assert whole[-1] == {
+            "type": "response.failed",
+            "sequence_number": len(whole) - 1,
+            "response": response,
+        }
+        assert response == begun | {
+            "status": "failed",
+            "error": {"code": "server_error", "message": SERVER_DIED},
+            "output": added_up(whole),
+        }
+        assert failed.status == "failed"
+        done = [event["item"] for event in found[:num_recorded] if event["type"] == "response.output_item.done"]
+        assert all(item in done or item.get("status", "incomplete") == "incomplete" for item in response["output"])
+        assert all(item in response["output"] for item in done)

@@ -71,6 +71,7 @@ async def test_a_killed_server_s_responses_are_there_after_a_restart_and_what_wa
         failed = await found(http, lost["id"])
         assert failed["status"] == "failed"
         assert failed["error"]["code"] == "server_error"
+        assert failed["output"][-1]["status"] == "incomplete"
         told = await events(http, lost["id"])
         assert [event["sequence_number"] for event in told] == list(range(len(told)))
         assert told[-1]["type"] == "response.failed"

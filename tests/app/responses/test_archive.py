@@ -280,9 +280,16 @@ archive = Archive(Path(sys.argv[1]), Bounds(), lambda: 1e6)
 body = b'{"status":"in_progress","error":null,"output":[]}'
 for name, background in (("resp_1", True), ("resp_2", False)):
     archive.put(StoredResponse(name, "in_progress", body, b"[]", None, background))
-done = b'{"type":"response.output_item.done","item":{"type":"message","id":"msg_1"}}'
+told = [
+    b'{"type":"response.created"}',
+    b'{"type":"response.output_item.added","output_index":0,"item":{"type":"reasoning","id":"rs_1","status":"done"}}',
+    b'{"type":"response.output_item.done","output_index":0,"item":{"type":"reasoning","id":"rs_1"}}',
+    b'{"type":"response.output_item.added","output_index":1,"item":'
+    b'{"type":"message","id":"msg_1","role":"assistant","status":"in_progress","content":[]}}',
+    b'{"type":"response.output_text.delta","output_index":1,"item_id":"msg_1","delta":"Hello"}',
+]
 row = StoredResponse("resp_1", "in_progress", body, b"[]", None, True)
-archive.record(row, [(0, b'{"type":"response.created"}'), (1, done)])
+archive.record(row, list(enumerate(told)))
 print("written", flush=True)
 sys.stdin.read()
 """
@@ -312,10 +319,16 @@ def test_what_a_server_that_was_killed_had_under_way_reads_failed_with_what_was_
     body = json.loads(found.response)
     assert body["status"] == "failed"
     assert body["error"] == {"code": "server_error", "message": "The server stopped before this response was complete"}
-    assert body["output"] == [{"type": "message", "id": "msg_1"}]
+    assert body["output"][0] == {"type": "reasoning", "id": "rs_1"}
+    assert body["output"][1]["status"] == "incomplete"
+    assert [part["text"] for part in body["output"][1]["content"]] == ["Hello"]
     assert archive.get("resp_1") == found
-    last = [json.loads(event) for event in archive.events("resp_1", 1)]
-    assert last == [{"type": "response.failed", "sequence_number": 2, "response": body}]
+    ends = [json.loads(event) for event in archive.events("resp_1", 4)]
+    assert [event["type"].removeprefix("response.") for event in ends] == [
+        *("output_text.done", "content_part.done", "output_item.done", "failed")
+    ]
+    assert ends[-2]["item"] == body["output"][1]
+    assert ends[-1] == {"type": "response.failed", "sequence_number": 8, "response": body}
     plain = archive.get("resp_2")
     assert plain is not None
     assert plain.status == "failed"
