@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import TypeVar, final
 
 import msgspec
 import trio
@@ -22,6 +22,7 @@ from app.responses.archive_calls import PutCall, RecordCall
 from app.responses.archive_writes import Record
 from app.responses.bounds import Bounds, Totals
 from app.responses.event_log import EventLog, LoggedEvent
+from app.responses.listed_items import Page
 from app.responses.missing import check_id, is_id, not_found, previous_not_found
 from app.responses.stored import StoredResponse
 from app.responses.stored_conversation import conversation, whole_input
@@ -139,19 +140,22 @@ class ResponseStore:
         """The next ones as JSON. Raises UnavailableError."""
         return await self._archive.do(lambda archive: archive.events(response_id, starting_after))
 
-    async def input_of(self, response_id: str) -> list[dict[str, Any]]:
-        """All that a response was an answer to, oldest first, as it was sent and told. Raises NotFoundError,
-        BadRequestError and UnavailableError.
+    async def input_of(self, response_id: str, page: Page) -> bytes:
+        """What a response was an answer to, as it was sent and told, as JSON. Raises NotFoundError, BadRequestError and
+        UnavailableError.
 
         What came before it is told as far as it is still here: the client may have deleted it since."""
         check_id(response_id)
         try:
-            items = await self._read(lambda archive: archive.known_chain(response_id), whole_input)
+            told = await self._read(
+                lambda archive: archive.known_chain(response_id),
+                lambda chain: _ENCODER.encode(page.of(whole_input(chain))) if chain else None,
+            )
         except ChainError as error:
             raise BadRequestError(str(error)) from error
-        if items is None:
+        if told is None:
             raise not_found(response_id)
-        return items
+        return told
 
     async def open(self) -> None:
         """So that the operator learns at once what would not work, and responses that a killed server had under way

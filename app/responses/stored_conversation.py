@@ -5,7 +5,6 @@ app/responses/store.py has it done in a worker thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -18,9 +17,14 @@ class _Kept(msgspec.Struct):
     output: list[InputItem]
 
 
+class _RawKept(msgspec.Struct):
+    output: list[msgspec.Raw]
+
+
 _ITEMS = msgspec.json.Decoder(list[InputItem])
 _KEPT = msgspec.json.Decoder(_Kept)
-_ANY = msgspec.json.Decoder()
+_RAW_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_RAW_KEPT = msgspec.json.Decoder(_RawKept)
 
 
 def conversation(chain: Sequence[StoredResponse]) -> list[InputItem]:
@@ -38,13 +42,10 @@ def conversation(chain: Sequence[StoredResponse]) -> list[InputItem]:
     return items
 
 
-def whole_input(chain: Sequence[StoredResponse]) -> list[dict[str, Any]] | None:
-    """Up to the last one's input, as it was sent and told; None without any."""
-    if not chain:
-        return None
-    items: list[dict[str, Any]] = []
+def whole_input(chain: Sequence[StoredResponse]) -> list[msgspec.Raw]:
+    """Up to the input of the last one, which has to be there, as it was sent and told."""
+    items: list[msgspec.Raw] = []
     for row in chain[:-1]:
-        items += _ANY.decode(row.input_items)
-        items += _ANY.decode(row.response)["output"]
-    items += _ANY.decode(chain[-1].input_items)
-    return items
+        items += _RAW_ITEMS.decode(row.input_items)
+        items += _RAW_KEPT.decode(row.response).output
+    return items + _RAW_ITEMS.decode(chain[-1].input_items)

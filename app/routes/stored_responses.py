@@ -7,7 +7,7 @@ import trio
 from quart import Blueprint, Response, request
 
 from app.responses.feed import Feed
-from app.responses.listed_items import DEFAULT_LIMIT, MAX_LIMIT, page
+from app.responses.listed_items import DEFAULT_LIMIT, MAX_LIMIT, Page
 from app.responses.missing import check_id, not_found
 from app.responses.replay import Replay
 from app.responses.store import ResponseStore
@@ -73,9 +73,8 @@ def stored_response_routes(services: Services) -> Blueprint:
         order = request.args.get("order", "desc")
         if order not in _ORDERS:
             raise BadRequestError(f"order must be asc or desc, not {order[:80]!r}", param="order")
-        items = await store.input_of(response_id)
-        told = page(items, limit=limit, is_ascending=order == "asc", after=request.args.get("after"))
-        return _json(_ENCODER.encode(told))
+        page = Page(limit, is_ascending=order == "asc", after=request.args.get("after"))
+        return _json(await store.input_of(response_id, page))
 
     return routes
 

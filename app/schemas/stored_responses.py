@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -17,7 +17,8 @@ class ItemList(msgspec.Struct, frozen=True, kw_only=True):
     """A page of items."""
 
     object: Literal["list"] = "list"
-    data: list[dict[str, Any]]
+    data: list[Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]]
+    """Items, as JSON."""
     first_id: str | None
     last_id: str | None
     has_more: bool

@@ -17,6 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from app.responses.archive_access import LONGEST_REST_SECONDS, MAX_AT_ONCE, MAX_UNRECORDED, REST_SECONDS
 from app.responses.feed import Feed
+from app.responses.listed_items import Page
 from app.responses.store import ResponseStore
 from protocol.errors import BadRequestError, NotFoundError, UnavailableError
 from tests.helpers.full_disk import make_room, small_disk
@@ -47,8 +48,8 @@ async def test_a_conversation_is_gone_on_from_with_all_that_was_said() -> None:
     assert [part.text for item in items for part in item.content or [] if not isinstance(part, str)] == [
         *("one", "eins", "two", "zwei")
     ]
-    told = await store.input_of("resp_2")
-    assert [item["content"][0]["text"] for item in told] == ["one", "eins", "two"]
+    told = json.loads(await store.input_of("resp_2", Page(is_ascending=True)))
+    assert [item["content"][0]["text"] for item in told["data"]] == ["one", "eins", "two"]
 
 
 @pytest.mark.parametrize("name", ["resp_2", "../x", "", "resp_" + "x" * 10_000, "resp_\0"])
@@ -62,7 +63,7 @@ async def test_what_is_not_there_is_not_found_in_few_words(name: str) -> None:
     with pytest.raises(NotFoundError):
         await store.delete(name)
     with pytest.raises(NotFoundError):
-        await store.input_of(name)
+        await store.input_of(name, Page())
     assert len(of_history.value.message) < 300
     assert len(of_get.value.message) < 300
 
