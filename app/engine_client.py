@@ -39,8 +39,9 @@ from app.late_actors import what_is_late
 from app.late_requests import LateRequests
 from app.mailbox import ActorGeneration
 from app.replays import Replays
+from app.room import Room
 from protocol.engine_stats import EngineStats
-from protocol.errors import BadRequestError, EngineDeadError, TrillmError, UnavailableError
+from protocol.errors import EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import FIRST_CLIENT, EngineIndex, Epoch, RequestId
 from protocol.messages import AbortRequest, EngineAttached, RequestOutput, RequestOutputs, UtilityAnswer
 from protocol.operations import EngineState, GetState, RunState, UtilityOperation, UtilityResult
@@ -64,7 +65,6 @@ class ActorEngineClient:
     ) -> None:
         """`max_queue_seconds`: how long a request may wait for its first token. `clock`: that of the engines.
         `to_check`: why no requests are taken, though the engines are up, until `admit` is called."""
-        self._max_live = max_live_requests
         self._max_queue_seconds = max_queue_seconds
         self._clock = clock
         self.incidents = Incidents()
@@ -73,6 +73,7 @@ class ActorEngineClient:
         self._attached: dict[EngineIndex, Epoch] = {}
         self._totals = EngineTotals()
         self._live: dict[RequestId, Entry] = {}
+        self._room = Room(self._live, max_live_requests)
         self._replays = Replays(self._live, self.incidents)
         self._calls = EngineCalls()
         self._late = LateRequests(
@@ -144,15 +145,25 @@ class ActorEngineClient:
         return self._house.states() if self._house else []
 
     def generate(
-        self, prompts: Sequence[Prompt], deadline: Deadline | None = None, *, goes_on: bool = False
+        self, prompts: Sequence[Prompt], deadline: Deadline | None = None, *, goes_on: bool = False, waits: bool = False
     ) -> AbstractAsyncContextManager[ActorGeneration]:
-        return self._generate(prompts, deadline, goes_on)
+        return self._generate(prompts, deadline, goes_on, waits)
 
     @asynccontextmanager
     async def _generate(
-        self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool
+        self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool, waits: bool
     ) -> AsyncIterator[ActorGeneration]:
-        generation = self._start(prompts, deadline, goes_on)
+        self._check_ready(goes_on or waits)
+        first_token_by = trio.current_time() + self._max_queue_seconds
+        if waits:
+            with trio.move_on_at(first_token_by if deadline is None else min(first_token_by, deadline.at)) as scope:
+                await self._room.wait(len(prompts))
+            if scope.cancelled_caught:
+                raise self._late.lateness(deadline)
+            self._check_ready(is_patient=True)
+        elif not goes_on:
+            self._room.check(len(prompts))
+        generation = self._start(prompts, deadline, first_token_by, goes_on or waits)
         try:
             yield generation
         finally:
@@ -221,6 +232,7 @@ class ActorEngineClient:
         self._attached.clear()
         self.end_all(EngineDeadError(f"The service cannot go on: {reason}"))
         self.end_operations(reason)
+        self._room.freed(self._room.num_waiting)  # those who wait hear of it, too
         self.failed.set()
 
     def end_operations(self, reason: str) -> None:
@@ -245,28 +257,17 @@ class ActorEngineClient:
 
     # ------------------------------------------------------------------ requests
 
-    def _check_room(self, count: int) -> None:
-        if count > self._max_live:
-            raise BadRequestError(
-                f"n times the number of prompts is {count}; this server takes at most {self._max_live} at once",
-                param="n",
-            )
-        if len(self._live) + count > self._max_live:
-            raise UnavailableError(
-                f"Too many requests: {len(self._live)} are running or queued, the limit is {self._max_live}"
-                + (f", and this one asks for {count}" if count > 1 else ""),
-                code="queue_full",
-            )
-
-    def _start(self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool) -> ActorGeneration:
+    def _check_ready(self, is_patient: bool) -> None:
         readiness = self.readiness
-        if not readiness.ready and not (goes_on and self.alive):
+        if not readiness.ready and not (is_patient and self.alive):
             raise UnavailableError(f"Not ready: {readiness.reason}")
-        self._check_room(len(prompts))
+
+    def _start(
+        self, prompts: Sequence[Prompt], deadline: Deadline | None, first_token_by: float, is_patient: bool
+    ) -> ActorGeneration:
         generation = ActorGeneration([RequestId(f"r{next(self._ids)}") for _ in prompts])
         arrival, now = self._clock(), trio.current_time()
         drop_at = None if deadline is None else arrival + deadline.at - now + GRACE_SECONDS
-        first_token_by = now + self._max_queue_seconds
         loads = self._replays.loads()
         try:
             for request_id, prompt in zip(list(generation.unfinished), prompts, strict=True):
@@ -276,7 +277,7 @@ class ActorEngineClient:
                 if self._attached and self._send(entry, loads):
                     continue
                 entry.engine = None  # the next one that is up takes it
-                if not goes_on:
+                if not is_patient:
                     raise UnavailableError("Not ready: the engine or the output handler has just gone down")
         except TrillmError:
             self._abort(generation)
@@ -301,6 +302,7 @@ class ActorEngineClient:
     def _abort(self, generation: ActorGeneration) -> None:
         """Forget what is unfinished, here and in the actors. Idempotent."""
         entries = [entry for i in generation.unfinished if (entry := self._live.pop(i, None))]
+        self._room.freed(len(entries))
         self._withdraw(entries)
         if any(entry.is_on_trial for entry in entries):
             self._go_on()
@@ -375,6 +377,7 @@ class ActorEngineClient:
         entry.deliver(output)
         if output.finish_reason is not None:
             del self._live[output.request_id]
+            self._room.freed(1)
         if was_on_trial:
             self._go_on()
 
@@ -382,6 +385,7 @@ class ActorEngineClient:
         """Its requests wait for the next one, but for those that are taken for the cause."""
         for entry in self._replays.lose(engine, is_innocent=is_innocent):
             del self._live[entry.request_id]
+            self._room.freed(1)
             told = f"{reason}; it is number {entry.deaths} in a row to die under this request"
             entry.generation.fail(EngineDeadError(told))
         self._calls.fail(engine[0], reason)

@@ -172,9 +172,10 @@ class _Run:
         services, access, body = self._services, self._access, self._plan.body
         is_first = not self._has_begun
         services.request_log.tell(access.label, chat.prompts, 1, bool(body.stream), services.tokenizer)
-        goes_on = not is_first or self._plan.response.background
+        waits = is_first and self._plan.response.background
         deadline = self._plan.chat.deadline
-        async with open_logged_answer(services, chat.prompts, 1, access, deadline, goes_on=goes_on) as answer:
+        opened = open_logged_answer(services, chat.prompts, 1, access, deadline, goes_on=not is_first, waits=waits)
+        async with opened as answer:
             if is_first:
                 await self._begin(started)
             turn = self._turn = Turn(

@@ -14,6 +14,7 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent
 from mcp_types import Tool as ListedByServer
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
+from trio.testing import wait_all_tasks_blocked
 
 from app.dialects.dialect import Dialect
 from app.factory import create_app
@@ -248,6 +249,27 @@ async def test_servers_that_share_a_store_make_an_allowed_call_once(make, networ
     assert "made already" in other["output"][0]["error"]["message"]
     assert kinds(other) == ["mcp_call", "message"]
     assert network.seen.calls == ["add"]
+
+
+async def test_a_full_queue_makes_background_responses_wait_and_stops_none_that_has_begun(make, network):
+    store = make_store()
+    app = make(calling("add", a=2, b=3), "It is five.", store=store)
+    app.engine.room = trio.Event()
+
+    response = await respond(app, background=True)
+    await wait_all_tasks_blocked()
+    refused = await app.post("/v1/responses", input="Hi")
+    queued = json.loads((await store.get(response["id"])).response)
+    room, app.engine.room = app.engine.room, trio.Event()  # it is full again as soon as one has been let in
+    room.set()
+    with trio.fail_after(10):
+        while app.services.background.feed(response["id"]) is not None:
+            await trio.sleep(0.01)
+    done = json.loads((await store.get(response["id"])).response)
+
+    assert (refused.status_code, refused.json["error"]["code"]) == (503, "queue_full")
+    assert queued["status"] == "queued"
+    assert (done["status"], kinds(done)) == ("completed", ["mcp_list_tools", "mcp_call", "message"])
 
 
 async def test_a_function_that_is_named_as_a_shown_tool_is_refused_with_both_names(make):
