@@ -81,7 +81,7 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
         | tools
         | {
             "input": {"string": {"minLength": 1}, "array": {"minItems": 1, "maxItems": limits.max_messages}},
-            "max_output_tokens": {"integer": {"minimum": 1}},
+            "max_output_tokens": {"integer": {"minimum": 1, "maximum": request_checks.MAX_OUTPUT_TOKENS}},
             "max_tool_calls": {"integer": {"minimum": 0, "maximum": request_checks.MAX_TOOL_CALLS}},
             "top_logprobs": {"integer": counted},
             "truncation": {"string": {"enum": [*request_checks.TRUNCATIONS]}},

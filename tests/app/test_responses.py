@@ -264,6 +264,7 @@ async def test_truncation_auto_leaves_the_last_item_and_the_call_that_it_answers
         ({"input": 5}, "input"),
         ({"input": []}, "input"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": 2**31}, "max_output_tokens"),
         ({"temperature": 3}, "temperature"),
         ({"tools": [{"type": "file_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
