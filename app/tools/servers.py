@@ -72,6 +72,9 @@ class McpServers:
         except ToolError as error:
             logger.warning("--tool-server %s: %s; it is tried again when it is needed", address, error.message)
             return
+        except Exception as error:  # nobody waits for this task: it would end the server
+            logger.error("--tool-server %s could not be asked for its tools", address, exc_info=error)
+            return
         label = next((label for label, known in self._by_label.items() if known == address), None)
         logger.info("--tool-server %s has %d tools, under the label %s", address, len(tools), label)
 

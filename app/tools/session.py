@@ -7,6 +7,7 @@ polls, and the end of idleness is the deadline of the owner's sleep.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, final
 
 import anyio
+import httpx2
 import trio
 from mcp import Client, MCPError
 from mcp.client.session import ClientSession
@@ -34,6 +36,9 @@ from app.tools.request_headers import Headers
 from app.tools.tool_error import ToolError
 from app.tools.tool_pages import all_tools
 from app.tools.transport import Connect, open_transport
+from protocol.errors import TrillmError
+
+logger = logging.getLogger("trillm.tools")
 
 T = TypeVar("T")
 
@@ -49,8 +54,13 @@ SESSION_TERMINATED = "Session terminated"
 CLOSED = "Connection closed"
 """How the package says that there is no connection any more. Its code for that is any server's to use, and many do for
 an error of one call."""
+UNEXPECTED = "internal error; the server's log has it"
 STREAM_ENDED = "SSE stream "
 """How it begins to say that the stream of one call's answer has ended without it."""
+UNREADABLE = (ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
+"""What the package raises for answers that are none, and without a connection."""
+UNCONNECTED = (*UNREADABLE, MCPError, TrillmError, httpx2.HTTPError, httpx2.InvalidURL, anyio.EndOfStream)
+"""What it raises besides where there will be no connection, or no longer."""
 MAX_ABANDONED = 32
 """Calls that nobody waits for any longer. Over the older protocol each holds one of the session's connections until it
 is answered, so another session is opened after so many."""
@@ -129,8 +139,11 @@ class ToolSession:
                     with self._use:
                         await trio.sleep_forever()
                     self._life.deadline = trio.current_time() + GOODBYE_SECONDS  # the server may be told
-            except* Exception as group:
+            except* UNCONNECTED as group:
                 self.failure = self._last_complaint or reason(group)
+            except* Exception as group:
+                logger.error("the session with %s failed", self.address, exc_info=group)
+                self.failure = UNEXPECTED
         if connecting.cancelled_caught and not self.was_connected:
             self.failure = f"no answer within {self._connect_seconds:g} s"
         self._finish()
@@ -226,8 +239,14 @@ class ToolSession:
                 raise self._late(what, seconds) from None
             except MCPError as error:
                 raise await self._error(error, what) from error
-            except (ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            except UNREADABLE as error:
                 raise ToolError(f"{what} at {self.address}: its answer cannot be read: {reason(error)}") from error
+            except TrillmError:
+                raise
+            except Exception as error:  # whatever state this leaves the session in, nobody else's is touched
+                logger.error("%s at %s failed", what, self.address, exc_info=error)
+                self.end()
+                raise ToolError(f"{what} at {self.address}: {UNEXPECTED}") from error
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

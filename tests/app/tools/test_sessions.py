@@ -15,8 +15,11 @@ from mcp.client._memory import InMemoryTransport
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context
 from mcp_types import CONNECTION_CLOSED, CallToolResult, JSONRPCRequest, TextContent
+from trio.testing import wait_all_tasks_blocked
 
-from app.tools.address import ToolAddress, read_url
+from app.tools.address import ToolAddress, ToolServer, read_url
+from app.tools.allow_list import AllowedServers
+from app.tools.servers import McpServers
 from app.tools.session import ToolSession
 from app.tools.sessions import ToolSessions
 from app.tools.tool_error import ToolError
@@ -536,6 +539,53 @@ async def test_all_who_wait_for_a_list_that_does_not_come_are_told_in_time(nurse
             asking.start_soon(ask)
 
     assert told == [pytest.approx(10)] * 5
+
+
+class Broken:
+    """As a bug of the package's would: what is said fails with an error that nobody expects, from `method` on."""
+
+    def __init__(self, said, method: str) -> None:
+        self._said = said
+        self._method = method
+
+    async def send(self, item) -> None:
+        if item.message.method == self._method:
+            raise LookupError("nobody has thought of this")
+        await self._said.send(item)
+
+    async def aclose(self) -> None:
+        await self._said.aclose()
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error) -> None:
+        await self.aclose()
+
+
+@pytest.mark.parametrize("method", ["server/discover", "tools/list", "tools/call"])
+async def test_an_error_that_nobody_expects_is_logged_and_costs_that_session_alone(method, nursery, caplog):
+    memory = Memory()
+    other = ToolAddress("http", "http://other/mcp")
+
+    @asynccontextmanager
+    async def connect(address, headers, on_failure, on_end):
+        async with memory.connect(address, headers, on_failure, on_end) as (heard, said):
+            yield heard, Broken(said, method) if address == HERE else said
+
+    sessions = ToolSessions(connect=connect)
+    await nursery.start(sessions.run)
+    servers = McpServers(sessions, [ToolServer(HERE, "here"), ToolServer(other, "other")], AllowedServers())
+    nursery.start_soon(servers.run)
+    await wait_all_tasks_blocked()
+    with pytest.raises(ToolError, match="internal error; the server's log has it"):
+        await sessions.list_tools(HERE, ())
+        await sessions.call(HERE, (), "add", {"a": 2, "b": 3})
+    await wait_all_tasks_blocked()
+
+    assert text(await sessions.call(other, (), "add", {"a": 2, "b": 3})) == "5"
+    assert sessions.num_connected == 1
+    assert any(record.exc_info and "nobody has thought" in caplog.text for record in caplog.records)
 
 
 async def test_cancelling_who_asks_cancels_nobody_else(nursery):
