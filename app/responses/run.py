@@ -19,7 +19,7 @@ from app.responses.event_log import EndStatus, EventLog
 from app.responses.input_items import as_input
 from app.responses.plan import Plan
 from app.responses.prepare import next_chat
-from app.responses.server_calls import ServerCalls
+from app.responses.server_calls import CALLS_AT_ONCE, ServerCalls
 from app.responses.tool_box import ServerTool
 from app.responses.turn import Turn
 from app.responses.turn_usage import TurnUsage
@@ -115,7 +115,13 @@ class _Run:
         self._plan = plan
         self._log = log
         self._access = access
-        self._calls = ServerCalls(log, plan.box, plan.body.max_tool_calls, plan.chat.deadline)
+        self._calls = ServerCalls(
+            log,
+            plan.box,
+            plan.body.max_tool_calls,
+            plan.chat.deadline,
+            at_once=1 if plan.body.parallel_tool_calls is False else CALLS_AT_ONCE,
+        )
         self._turn: Turn | None = None
         self.usage = TurnUsage()
 
