@@ -22,6 +22,7 @@ from mcp_types import jsonrpc_message_adapter
 
 from app.tools.bounded_http import OF_CALLS
 from app.tools.command_lines import LineReader
+from app.tools.leash import open_leash
 
 Heard = SessionMessage | Exception
 
@@ -34,16 +35,28 @@ READ_BYTES = 2**18
 
 @asynccontextmanager
 async def open_command(command: Sequence[str]) -> AsyncGenerator[TransportStreams]:
-    """It ends with the context, and what is left of its process group is killed; its stderr is ours. It sees only what
-    the package takes for safe of our environment: no keys. Raises OSError for what cannot be run, and in a group
-    ToolError for a message that is too large and answers no call."""
-    process = await trio.lowlevel.open_process(
-        list(command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=get_default_environment(),
-        start_new_session=True,
-    )
+    """It ends with the context, or with this process, and what is left of its process group is killed; its stderr is
+    ours. It sees only what the package takes for safe of our environment: no keys. Raises OSError for what cannot be
+    run, and in a group ToolError for a message that is too large and answers no call."""
+    async with open_leash() as leash:
+        process = await trio.lowlevel.open_process(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=get_default_environment(),
+            start_new_session=True,
+        )
+        try:
+            await leash.hold(process.pid)
+            async with _conversation(process) as streams:
+                yield streams
+        finally:
+            with trio.CancelScope(shield=True):
+                await _end(process)
+
+
+@asynccontextmanager
+async def _conversation(process: trio.Process) -> AsyncGenerator[TransportStreams]:
     assert process.stdin is not None, "it has been given a pipe"
     assert process.stdout is not None, "it has been given a pipe"
     heard_here, heard = anyio.create_memory_object_stream[Heard](0)
@@ -58,8 +71,6 @@ async def open_command(command: Sequence[str]) -> AsyncGenerator[TransportStream
     finally:
         for stream in (heard_here, heard, said, said_here):
             stream.close()
-        with trio.CancelScope(shield=True):
-            await _end(process)
 
 
 async def _hear(stdout: trio.abc.ReceiveStream, heard: anyio.abc.ObjectSendStream[Heard]) -> None:

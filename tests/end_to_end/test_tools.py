@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.helpers.processes import children, is_gone
+from tests.helpers.processes import children, is_gone, wait_until_gone
 from tests.helpers.server import open_server
 
 pytestmark = pytest.mark.process
@@ -61,3 +63,28 @@ async def test_a_command_s_tools_are_called_and_it_ends_with_the_server(checkpoi
         while not all(map(is_gone, commands)):
             await trio.sleep(0.02)
     assert not any("Traceback" in line for line in server.log)
+
+
+async def test_kill_9_of_the_server_leaves_no_command_nor_what_it_has_started(checkpoint, tmp_path):
+    script = tmp_path / "stubborn.py"
+    script.write_text(
+        "import os, signal, sys, time\n"
+        "for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):\n"
+        "    signal.signal(number, signal.SIG_IGN)\n"
+        "os.fork()\n"
+        "print('stubborn', os.getpid(), file=sys.stderr, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = f"here=stdio:{shlex.join([sys.executable, str(script)])}"
+
+    async with open_server(checkpoint, "--tool-server", command) as server:
+        with trio.fail_after(20):
+            pids: set[int] = set()
+            while len(pids) < 2:
+                pids = {int(line.split()[1]) for line in server.log if line.startswith("stubborn ")}
+                await trio.sleep(0.01)
+            known = descendants(server.pid)
+        assert pids < known
+        server.signal(signal.SIGKILL)
+        with trio.fail_after(5):
+            await wait_until_gone(*known)
