@@ -1,8 +1,8 @@
 """What is left of a command's process group is killed with us, however we end. Used by app/tools/command.py.
 
 The kernel tells a process of its parent's death only if that process has asked (actors/parent_death.py), which a
-command that is not ours does not, and its children would not hear of it. So a shell, of less than 2 MiB, waits beside it
-for the end of a pipe that we alone hold.
+command that is not ours does not, and its children would not hear of it. So a shell, of less than 2 MiB, waits beside
+it for the end of a pipe that we alone hold.
 """
 
 from __future__ import annotations
