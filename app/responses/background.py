@@ -28,9 +28,10 @@ MAX_LIVE = 1024
 """Under way at a time. The engine's own bound is met first, unless most of them wait for tools."""
 BATCH_SECONDS = 0.2
 """What is told within so long goes to the disk together. Clients of this server read it at once all the same."""
-RECORDS_A_SECOND = 50
-"""Of all together, so that the disk's one thread has time for those who ask: a record takes half a millisecond, and ten
-while the event loop is busy. With more than ten at a time, each is recorded less often."""
+RECORDS_A_SECOND = 250
+"""Of all together, so that the disk's one thread has time for those who ask: a record takes a tenth of a millisecond
+among others, and nearly one while the event loop is busy. With more than fifty at a time, each is recorded less
+often."""
 LOOK_SECONDS = 1.0
 """How often the store is asked whether another server's client wants one ended that tells nothing."""
 
