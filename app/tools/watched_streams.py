@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import final
+from typing import Self, final
 
 import anyio
 import trio
@@ -29,20 +29,36 @@ SHORTEST_WAIT_SECONDS = 1.0
 STUCK = "it takes no more messages"
 
 
+class _Closable:
+    """Is closed with its context, and closes what it watches."""
+
+    def __init__(self, watched: ReadStream[Heard] | WriteStream[SessionMessage]) -> None:
+        self._watched = watched
+
+    async def aclose(self) -> None:
+        await self._watched.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
 @final
-class HeardStream:
+class HeardStream(_Closable):
     """Calls `on_end` when it has ended. Answers are taken at once, other messages at a pace."""
 
     def __init__(self, stream: ReadStream[Heard], on_end: Callable[[], None]) -> None:
+        super().__init__(stream)
         self._stream = stream
         self._on_end = on_end
         self._pace = Pace(UNASKED_AT_ONCE, UNASKED_PER_SECOND)
 
     async def receive(self) -> Heard:
         return await self._paced(await self._stream.receive())
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
     def __aiter__(self) -> HeardStream:
         return self
@@ -60,21 +76,13 @@ class HeardStream:
             await trio.sleep(seconds)
         return heard
 
-    async def __aenter__(self) -> HeardStream:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._stream.__aexit__(kind, error, trace)
-
 
 @final
-class SaidStream:
+class SaidStream(_Closable):
     """Calls `on_stuck` when nothing has been taken for STUCK_SECONDS, although somebody had something to say."""
 
     def __init__(self, stream: WriteStream[SessionMessage], on_stuck: Callable[[], None]) -> None:
+        super().__init__(stream)
         self._stream = stream
         self._on_stuck = on_stuck
         self._stuck_since: float | None = None
@@ -95,15 +103,3 @@ class SaidStream:
             elif trio.current_time() >= self._stuck_since + STUCK_SECONDS:
                 self._on_stuck()
                 raise anyio.BrokenResourceError
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> SaidStream:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._stream.__aexit__(kind, error, trace)
