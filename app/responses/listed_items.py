@@ -45,10 +45,11 @@ class Page:
         ordered = items if self.is_ascending else items[::-1]
         start = self._start(ordered)
         some = ordered[start : start + self.limit]
+        ids = [_id(item) or "" for item in some] or [""]
         return ItemList(
             data=[msgspec.Raw(_ENCODER.encode(listed(_ITEM.decode(item)))) for item in some],
-            first_id=_id(some[0]) if some else None,
-            last_id=_id(some[-1]) if some else None,
+            first_id=ids[0],
+            last_id=ids[-1],
             has_more=start + self.limit < len(ordered),
         )
 

@@ -19,6 +19,7 @@ class ItemList(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["list"] = "list"
     data: list[Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]]
     """Items, as JSON."""
-    first_id: str | None
-    last_id: str | None
+    first_id: str
+    """Nothing for a page without items: OpenAI's clients want a text."""
+    last_id: str
     has_more: bool

@@ -52,6 +52,6 @@ def test_pages_follow_each_other_in_either_order() -> None:
         assert not told.has_more
         assert ids == [f"rs_{n}" for n in (range(5) if is_ascending else range(4, -1, -1))]
     empty = Page(2).of([])
-    assert (empty.data, empty.first_id, empty.last_id, empty.has_more) == ([], None, None, False)
+    assert (empty.data, empty.first_id, empty.last_id, empty.has_more) == ([], "", "", False)
     with pytest.raises(BadRequestError, match="rs_9"):
         Page(2, after="rs_9").of(items)
