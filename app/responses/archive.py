@@ -6,10 +6,13 @@ Whatever the disk does comes out as sqlite3.Error or OSError.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import final
+
+import msgspec
 
 from app.responses.archive_file import connect, is_at, make_file
 from app.responses.archive_writes import Record, insert, insert_events, size_of, update
@@ -17,6 +20,8 @@ from app.responses.bounds import Bounds, Totals, sweep, totals
 from app.responses.cut_off import cut_off
 from app.responses.owner import Owner
 from app.responses.stored import StoredResponse
+
+logger = logging.getLogger("trillm.responses")
 
 _MAX_CHAIN_BYTES = 64 * 2**20
 _EVENTS_AT_ONCE = 512
@@ -182,12 +187,18 @@ class Archive:
                 self._fail(_row(found), owner)
         self._owner.remove_dead()
 
-    def _fail(self, row: StoredResponse, owner: str) -> StoredResponse:
+    def _fail(self, row: StoredResponse, owner: str) -> StoredResponse | None:
+        """None: what was recorded cannot be read. Then it goes, since it would stand in the way at each start."""
         with self._transaction():
             told = self._connection.execute(
                 "SELECT sequence_number, event FROM events WHERE response_id = ? ORDER BY sequence_number", (row.id,)
             ).fetchall()
-            failed, ends = cut_off(row, [(number, bytes(event)) for number, event in told])
+            try:
+                failed, ends = cut_off(row, [(number, bytes(event)) for number, event in told])
+            except msgspec.DecodeError as error:
+                logger.error("response %s is deleted, since what was recorded of it cannot be read: %s", row.id, error)
+                self._connection.execute("DELETE FROM responses WHERE id = ?", (row.id,))
+                return None
             if not row.is_background:
                 ends = []
             changed = self._connection.execute(

@@ -364,3 +364,20 @@ def test_few_are_counted_at_once_and_more_than_sqlite_counts_are_not_refused() -
         for n in range(70):
             archive.put(row(f"resp_{n}"))
         assert archive.totals().num_responses == 70
+
+
+@pytest.mark.parametrize("damage", [b"{", b"[]"])
+def test_a_response_that_cannot_be_read_any_more_goes_and_keeps_no_server_from_starting(
+    tmp_path: Path, damage: bytes
+) -> None:
+    path = tmp_path / "responses.sqlite3"
+    with opened(path) as archive:
+        archive.put(row("resp_1", "in_progress", background=True))
+        archive.put(row("resp_2", "in_progress", background=True))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE responses SET response = ? WHERE id = 'resp_1'", (damage,))
+    with opened(path) as archive:
+        assert archive.get("resp_1") is None
+        found = archive.get("resp_2")
+        assert found is not None
+        assert found.status == "failed"
