@@ -20,12 +20,50 @@ HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:@\[\]]+):[0-9]{1,5}")
 
 
 @frozen
+class UrlPrefix:
+    """A URL with all that lies below its path, on that very origin."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    """Without a slash at its end."""
+
+    @classmethod
+    def of(cls, url: str) -> UrlPrefix:
+        """`url` as `read_url` takes it."""
+        parts = urlsplit(url)
+        port = (443 if parts.scheme == "https" else 80) if parts.port is None else parts.port
+        return cls(parts.scheme, parts.hostname or "", port, parts.path.rstrip("/"))
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        return self.scheme, self.host, self.port
+
+    def covers(self, other: UrlPrefix) -> bool:
+        is_below = other.path == self.path or other.path.startswith(f"{self.path}/")
+        return self.origin == other.origin and is_below
+
+
+@frozen
 class ToolAddress:
     """Hashable, so that sessions can be kept by it."""
 
     transport: Literal["sse", "http", "stdio"]
     url: str = ""
     command: tuple[str, ...] = ()
+    within: tuple[UrlPrefix, ...] = ()
+    """Where its server may send whoever asks it; without any, wherever it wants on its origin."""
+
+    def may_ask(self, url: str) -> bool:
+        """Where a redirect or the event of an endpoint leads."""
+        if not self.within:
+            return True
+        try:
+            asked = UrlPrefix.of(read_url(url).url)
+        except BadRequestError:
+            return False
+        return any(each.covers(asked) for each in self.within)
 
     @property
     def place(self) -> str:

@@ -16,6 +16,7 @@ import httpx2
 import msgspec
 import trio
 
+from app.tools.address import ToolAddress
 from app.tools.bounded_body import BodyLimits, EventStreamBody, read_whole
 from app.tools.mcp_tool import MAX_LISTING_BYTES
 from app.tools.pace import Pace
@@ -44,10 +45,14 @@ STREAMS_AT_ONCE, STREAMS_PER_SECOND = 8, 1.0
 class BoundedTransport(httpx2.AsyncHTTPTransport):
     """`on_failure` is called with what went wrong: a status that is an error, or no answer."""
 
-    def __init__(self, on_failure: Callable[[str, str], None], *, posts_are_answered: bool) -> None:
+    def __init__(
+        self, address: ToolAddress, on_failure: Callable[[str, str], None], *, posts_are_answered: bool
+    ) -> None:
         """`on_failure(method, reason)`; the reason has no header and no body. `posts_are_answered`: in their own
         answers, as over Streamable HTTP."""
         super().__init__(verify=certificates())
+        self._address = address
+        self._own_url = httpx2.URL(address.url)
         self._on_failure = on_failure
         self._posts_are_answered = posts_are_answered
         self._streams = Pace(STREAMS_AT_ONCE, STREAMS_PER_SECOND)
@@ -56,6 +61,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         if request.method == "GET":
             await trio.sleep(self._streams.wait_for(1, trio.current_time()))
         try:
+            self._check_allowed(request)
             return await self._bounded(request, await super().handle_async_request(request))
         except httpx2.HTTPError as error:
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -64,6 +70,15 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
                 raise
             is_unsent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
             return _failed(request, NOT_SENT if is_unsent else CUT_OFF, reason)
+
+    def _check_allowed(self, request: httpx2.Request) -> None:
+        """The MCP package follows redirects and events of endpoints on its own."""
+        url = str(request.url)
+        if request.url != self._own_url and not self._address.may_ask(url):
+            raise httpx2.LocalProtocolError(
+                f"the server leads to {ToolAddress('http', url)}, which this server may not call "
+                "(--allowed-mcp-servers)"
+            )
 
     async def _bounded(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
@@ -100,13 +115,13 @@ def _failed(request: httpx2.Request, code: int, reason: str) -> httpx2.Response:
 
 
 def http_client(
-    headers: Headers, on_failure: Callable[[str, str], None], *, posts_are_answered: bool
+    address: ToolAddress, headers: Headers, on_failure: Callable[[str, str], None], *, posts_are_answered: bool
 ) -> httpx2.AsyncClient:
     """Follows no redirects by itself, and takes nothing from netrc or proxies of the environment."""
     return httpx2.AsyncClient(
         headers={**dict(headers), "accept-encoding": "identity"},
         timeout=httpx2.Timeout(CONNECT_SECONDS, read=READ_SECONDS),
-        transport=BoundedTransport(on_failure, posts_are_answered=posts_are_answered),
+        transport=BoundedTransport(address, on_failure, posts_are_answered=posts_are_answered),
         follow_redirects=False,
         trust_env=False,
     )

@@ -63,14 +63,14 @@ async def _transport(
                 timeout: httpx2.Timeout | None = None,
                 auth: httpx2.Auth | None = None,
             ) -> httpx2.AsyncClient:
-                return http_client(tuple((headers or {}).items()), failed, posts_are_answered=False)
+                return http_client(address, tuple((headers or {}).items()), failed, posts_are_answered=False)
 
             client = sse_client(address.url, dict(headers), CONNECT_SECONDS, READ_SECONDS, make_client)
             async with client as streams:
                 yield streams
         case "http":
             async with (
-                http_client(headers, failed, posts_are_answered=True) as http,
+                http_client(address, headers, failed, posts_are_answered=True) as http,
                 streamable_http_client(address.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
             ):
                 yield streams

@@ -116,3 +116,20 @@ def test_other_headers_are_refused_without_their_values(headers, authorization, 
         request_headers(headers, authorization)
 
     assert "evil" not in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "may_be_asked"),
+    [
+        ("https://a.example/tools/messages?session_id=1%202", True),
+        ("https://a.example:443/tools", True),
+        ("http://a.example/tools", False),
+        ("https://a.example:8443/tools", False),
+        ("https://a.example/", False),
+        ("https://a.example/tools/%2e%2e/admin", False),
+        ("http://127.0.0.1:8001/", False),
+    ],
+)
+def test_a_server_that_is_allowed_leads_to_what_is_allowed_of_its_origin(url, may_be_asked):
+    assert ALLOWED.address("https://a.example/tools/mcp").may_ask(url) is may_be_asked
+    assert read_url("https://a.example/tools/mcp").may_ask(url)

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from app.tools.address import ToolAddress, read_url
+from app.tools.allow_list import AllowedServers
 from app.tools.bounded_http import STREAMS_AT_ONCE
 from app.tools.session import MAX_ABANDONED
 from app.tools.sessions import ToolSessions
@@ -183,6 +184,50 @@ async def test_redirects_within_the_origin_are_followed(nursery, sessions):
         await tell(send, 307, b"x" * 100, EVENTS, (b"location", b"/mcp/"))
 
     assert text(await sessions.call(await at(app, nursery), (), "any", {})) == "here"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "target", "is_followed"),
+    [
+        ("", "/admin", True),
+        ("/mcp", "/mcp/", True),
+        ("/mcp", "/mcp/other?x=%20", True),
+        ("/mcp", "/admin", False),
+        ("/mcp", "/mcp2", False),
+        ("/mcp", "/mcp/../admin", False),
+        ("/mcp", "/mcp/%2e%2e/admin", False),
+        ("/mcp", "/mcp/..;/admin", False),
+    ],
+)
+@pytest.mark.parametrize("transport", ["http", "sse redirected", "sse"])
+async def test_a_server_that_a_request_brings_leads_nowhere_but_to_what_is_allowed(
+    transport, allowed, target, is_followed, nursery, sessions
+):
+    asked: list[str] = []
+
+    async def app(scope, receive, send):
+        assert scope["type"] == "http"
+        while (await receive()).get("more_body"):
+            pass
+        asked.append(scope["path"])
+        if scope["path"] != own:
+            await tell(send, 418, b"")
+        elif transport == "sse":
+            await begin(send, 200, EVENTS)
+            await part(send, b"event: endpoint\ndata: %b\n\n" % target.encode())
+            await trio.sleep_forever()
+        else:
+            await tell(send, 307, b"", EVENTS, (b"location", target.encode()))
+
+    own = "/mcp/sse" if transport.startswith("sse") else "/mcp"
+    address = await at(app, nursery, own[1:])
+    address = AllowedServers.of((address.url.removesuffix(own) + allowed,)).address(address.url)
+
+    with pytest.raises(ToolError, match="418" if is_followed else "which this server may not call"):
+        await sessions.list_tools(address, ())
+
+    assert set(asked) == {own, *([asked[-1]] if is_followed else [])}
+    assert (asked[-1] != own) is is_followed
 
 
 async def endless(asked, send, status=200, kind=EVENTS, *headers):
