@@ -110,8 +110,8 @@ class Settings:
     """MCP servers whose tools /v1/responses may call: host:port (which is http://host:port/sse), URLs, with commas
     between them, or one stdio:COMMAND. `label=` before one is what requests call it; else it is its own name."""
     allowed_mcp_servers: Annotated[tuple[str, ...], Parameter(group=SERVER, negative=())] = ()
-    """URLs with commas between them: requests may bring a `server_url` that is one of these, or lies below it.
-    Default: none."""
+    """URLs with commas between them: requests may bring a `server_url` that is one of these, or lies below it, and what
+    such a server leads to has to as well. Default: none."""
     tool_timeout: Annotated[float, Parameter(group=SERVER)] = 60.0
     """Seconds that a call of a tool may take, after which the model reads that it did."""
     profiler_dir: Annotated[Path | None, Parameter(group=SERVER)] = None

@@ -25,7 +25,7 @@ from protocol.errors import TrillmError, UnavailableError
 logger = logging.getLogger("trillm.responses")
 
 MAX_LIVE = 1024
-"""Under way at a time. The engine's own bound is met first, unless most of them wait for tools."""
+"""Under way at a time, with those that wait for room in the engine's queue."""
 BATCH_SECONDS = 0.2
 """What is told within so long goes to the disk together. Clients of this server read it at once all the same."""
 RECORDS_A_SECOND = 250
