@@ -115,7 +115,7 @@ async def live_with_actors(service: Service, house: HouseSpec) -> None:
         nursery.start_soon(service.client.run_actors, house)
         nursery.start_soon(leave_termination_to_master)
         nursery.start_soon(announce, service, None, trio.current_time())
-        nursery.start_soon(service.services.background.run)
+        nursery.start_soon(service.run_background)
         nursery.start_soon(service.run_tools)
         await service.client.failed.wait()  # the supervisor has said why
         if multiprocessing.parent_process() is None:

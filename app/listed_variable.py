@@ -1,7 +1,7 @@
 """What an environment variable says for a flag that takes several values. Used by app/settings.py.
 
-Each takes a list of texts in JSON: ["first", "second"]. What is no such list is read as the flag's values come: some may
-have blanks in them. An empty variable says nothing.
+Each takes a list of texts in JSON: ["first", "second"]. What is no such list is read as the flag's values come: some
+may have blanks in them. An empty variable says nothing.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ from app.settings import Settings
 from app.template_source import read_template
 from app.tokenizer import Tokenizer
 from app.tool_metrics import ToolCollector
-from protocol.errors import DeadlineError, EngineDeadError, TrillmError, UnavailableError
+from protocol.errors import DeadlineError, EngineDeadError, StartError, TrillmError, UnavailableError
 from protocol.operations import AddLora
 
 if TYPE_CHECKING:
@@ -146,6 +146,15 @@ class Service:
     def model_name(self) -> str:
         return self.services.model.served_names[0]
 
+    async def run_background(self) -> None:
+        """Owns the responses that run without a client, until cancelled. An operator who has said where the store is
+        has the service end if it cannot be there."""
+        try:
+            await self.services.background.run()
+        except StartError as error:
+            logger.error("--responses-store-path: %s", error.message)
+            self.client.give_up(f"--responses-store-path: {error.message}")
+
     async def run_tools(self) -> None:
         """Keeps sessions with MCP servers, until cancelled."""
         if self.tool_servers is not None:
@@ -170,7 +179,8 @@ def response_store(settings: Settings) -> ResponseStore | None:
     if not settings.responses_store:
         return None
     bounds = Bounds(max_responses=settings.max_stored_responses, seconds=settings.responses_ttl)
-    return ResponseStore(settings.responses_path, bounds=bounds)
+    is_required = settings.responses_store_path is not None
+    return ResponseStore(settings.responses_path, bounds=bounds, is_required=is_required)
 
 
 def mcp_servers(settings: Settings, store: ResponseStore | None) -> McpServers | None:
@@ -217,7 +227,7 @@ async def run_until_stopped(
             around.start_soon(report.run, service.client.admitted)
             around.start_soon(stop_on_signal, signals, service, sends, stop, report)
             around.start_soon(stop_on_failure, service, stop)
-            around.start_soon(service.services.background.run)
+            around.start_soon(service.run_background)
             around.start_soon(service.run_tools)
             around.start_soon(announce, service, address(sockets), began)
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")

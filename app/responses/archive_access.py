@@ -20,9 +20,10 @@ from attrs import frozen
 
 from app.responses.archive import Archive
 from app.responses.archive_calls import OF_THE_CALL, Asked, RecordCall, do_all
+from app.responses.archive_file import is_lasting
 from app.responses.archive_writes import Record
 from app.responses.bounds import Bounds
-from protocol.errors import UnavailableError
+from protocol.errors import StartError, UnavailableError
 
 logger = logging.getLogger("trillm.responses")
 
@@ -84,6 +85,16 @@ class ArchiveAccess:
     def num_unrecorded(self) -> int:
         """How many ends of responses wait for the disk."""
         return len(self._unrecorded)
+
+    async def check(self) -> None:
+        """Opens the archive. Raises StartError for a path that can never hold it; what else may be wrong is told by the
+        first call."""
+        try:
+            with trio.fail_after(CALL_SECONDS):
+                await self._result_of(Asked(lambda archive: None))
+        except (sqlite3.Error, OSError, trio.TooSlowError) as error:
+            if not isinstance(error, trio.TooSlowError) and is_lasting(error):
+                raise StartError(f"the store of responses cannot be at {self._path}: {error}") from error
 
     async def do(self, call: Callable[[Archive], T]) -> T:
         """Raises UnavailableError when the disk does not do it, or has just failed to do something else."""

@@ -5,12 +5,17 @@ A file of an earlier version is brought up to date when it is opened.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
+import stat
 from pathlib import Path
 
 _BUSY_SECONDS = 1.0
 """How long a call waits for another server's."""
+
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ETIMEDOUT})
+"""What a disk may say that works again later."""
 
 _RESPONSES = """
 CREATE TABLE responses (
@@ -50,9 +55,20 @@ def make_file(path: Path) -> tuple[int, int]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        return _identity(os.fstat(descriptor))
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        return _identity(found)
     finally:
         os.close(descriptor)
+
+
+def is_lasting(error: sqlite3.Error | OSError) -> bool:
+    """Whether what opening failed with is the path's own fault, as a directory or a file of something else, and not
+    that of a disk which is full or of another server which has a lock."""
+    if isinstance(error, OSError):
+        return error.errno not in _PASSING
+    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
 
 
 def is_at(path: Path, identity: tuple[int, int]) -> bool:

@@ -58,7 +58,7 @@ class BackgroundResponses:
         self._idle = trio.Event()
 
     async def run(self) -> None:
-        """Owns them until it is cancelled, which ends what is left."""
+        """Owns them until it is cancelled, which ends what is left. Raises StartError, see `ResponseStore.open`."""
         if self.store is None:
             return
         await self.store.open()

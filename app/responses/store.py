@@ -53,9 +53,12 @@ class ResponseStore:
         clock: Callable[[], float] = time.time,
         bounds: Bounds | None = None,
         execute: Execute | None = None,
+        *,
+        is_required: bool = False,
     ) -> None:
         """`path` None keeps them in memory. `clock`: Unix time in seconds. Nothing is opened before `open` or the first
-        use."""
+        use. `is_required`: a path that cannot be used is `open`'s error."""
+        self._is_required = is_required
         self._archive = ArchiveAccess(path, bounds or Bounds(), clock, execute)
         self._execute = execute or WorkerThread(trio.CapacityLimiter(1))
         self._turn = trio.Lock()
@@ -69,12 +72,12 @@ class ResponseStore:
     async def history(self, response_id: str) -> list[InputItem]:
         """All items up to the end of that response. Raises NotFoundError, BadRequestError and UnavailableError."""
         if not is_id(response_id):
-            raise previous_not_found(response_id)
+            raise previous_not_found(response_id, response_id)
         try:
             return await self._read(lambda archive: archive.chain(response_id), conversation)
         except ChainError as error:
             if error.missing is not None:
-                raise previous_not_found(error.missing) from error
+                raise previous_not_found(error.missing, response_id) from error
             raise BadRequestError(f"previous_response_id: {error}", param="previous_response_id") from error
 
     async def began(self, log: EventLog, input_items: Sequence[InputItem]) -> None:
@@ -159,7 +162,9 @@ class ResponseStore:
 
     async def open(self) -> None:
         """So that the operator learns at once what would not work, and responses that a killed server had under way
-        are told failed."""
+        are told failed. Raises StartError for a path that can never hold the store, where that is required."""
+        if self._is_required:
+            await self._archive.check()
         try:
             await self._archive.do(lambda archive: None)
         except UnavailableError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import shutil
@@ -19,7 +20,7 @@ from app.responses.archive_access import LONGEST_REST_SECONDS, MAX_AT_ONCE, MAX_
 from app.responses.feed import Feed
 from app.responses.listed_items import Page
 from app.responses.store import ResponseStore
-from protocol.errors import BadRequestError, NotFoundError, UnavailableError
+from protocol.errors import BadRequestError, NotFoundError, StartError, UnavailableError
 from tests.helpers.full_disk import make_room, small_disk
 from tests.helpers.stored_responses import Disk, make_feed, make_store, now, question, tell
 
@@ -389,3 +390,40 @@ async def test_a_directory_that_cannot_be_written_keeps_nothing_and_says_so(
         await store.get("resp_1")
     assert len(caplog.records) == 1
     assert "the store of responses does not work" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["directory", "device", "text", "below a file"])
+async def test_a_path_that_can_never_hold_the_store_is_refused_where_it_is_required(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "text").write_text("no database")
+    path = {
+        "directory": tmp_path,
+        "device": Path("/dev/null"),
+        "text": tmp_path / "text",
+        "below a file": tmp_path / "text" / "responses.sqlite3",
+    }[kind]
+
+    with pytest.raises(StartError, match="the store of responses cannot be at") as raised:
+        await ResponseStore(path, now, is_required=True).open()
+    assert str(path) in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "failure", [sqlite3.OperationalError("database is locked"), OSError(errno.ENOSPC, "No space left on device")]
+)
+async def test_a_disk_that_may_work_later_is_not_refused(failure: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk()
+    disk.failure = failure
+    store = ResponseStore(None, now, None, disk, is_required=True)
+    await store.open()
+    assert "the store of responses does not work" in caplog.text
+
+
+async def test_what_goes_on_from_a_deleted_response_is_told_which_one_is_missing() -> None:
+    store = make_store()
+    await kept(store, "resp_1", "one", "eins")
+    await kept(store, "resp_2", "two", "zwei", "resp_1")
+    await store.delete("resp_1")
+
+    with pytest.raises(NotFoundError, match="'resp_1' not found, which 'resp_2' goes on from: it was never"):
+        await store.history("resp_2")
+    assert b"one" not in await store.input_of("resp_2", Page(20))
