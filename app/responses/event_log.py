@@ -27,6 +27,7 @@ from app.schemas.response_events import (
 )
 from app.schemas.responses import (
     IncompleteDetails,
+    McpCallItem,
     OutputItem,
     Response,
     ResponseError,
@@ -98,6 +99,11 @@ class EventLog:
     def items(self) -> Sequence[OutputItem]:
         """As they are known: what is not done yet is as it was added."""
         return self._items
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a tool of a server's has been called, which nobody can take back."""
+        return any(isinstance(item, McpCallItem) for item in self._items)
 
     @property
     def status(self) -> ResponseStatus:

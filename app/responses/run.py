@@ -19,6 +19,7 @@ from app.responses.event_log import EndStatus, EventLog
 from app.responses.input_items import as_input
 from app.responses.plan import Plan
 from app.responses.prepare import next_chat
+from app.responses.result_room import explained, room_for_results
 from app.responses.server_calls import CALLS_AT_ONCE, ServerCalls
 from app.responses.tool_box import ServerTool
 from app.responses.turn import Turn
@@ -120,6 +121,7 @@ class _Run:
             plan.box,
             plan.body.max_tool_calls,
             plan.chat.deadline,
+            services.tokenizer,
             at_once=1 if plan.body.parallel_tool_calls is False else CALLS_AT_ONCE,
         )
         self._turn: Turn | None = None
@@ -132,7 +134,7 @@ class _Run:
         if approved:
             await self._begin(started)
             self._calls.add_approved(approved)
-            await self._calls.make()
+            await self._calls.make(self._room(len(chat.token_ids)))
             chat = await self._next_chat(offers_servers=True)
         for turn_index in range(MAX_TURNS + 1):
             turn = await self._generate(chat, started)
@@ -144,7 +146,7 @@ class _Run:
                 return None
             self._calls.add(calls)
             offers_servers = turn_index < MAX_TURNS - 1 and self._calls.may_go_on
-            await self._calls.make()
+            await self._calls.make(self._room(self.usage.num_in_context))
             if turn.waits_for_client or turn_index == MAX_TURNS:
                 return None
             if self._is_at_its_bound:
@@ -196,7 +198,8 @@ class _Run:
             finally:
                 for _, output in held.taken():
                     turn.feed(output)
-                self.usage.add(answer.usage(), turn.num_reasoning_tokens)
+                num_result_tokens = self._calls.take_num_result_tokens()
+                self.usage.add(answer.usage(), turn.num_reasoning_tokens, num_result_tokens)
         return turn
 
     @property
@@ -210,17 +213,26 @@ class _Run:
 
     async def _next_chat(self, *, offers_servers: bool) -> PreparedChat:
         told_items = [as_input(item) for item in self._log.items]
-        with within(self._plan.chat.deadline):
-            chat = await next_chat(
-                self._services,
-                self._grammars,
-                self._plan,
-                [*self._plan.items, *told_items],
-                offers_servers=offers_servers,
-                num_written=self.usage.num_output_tokens,
-            )
+        try:
+            with within(self._plan.chat.deadline):
+                chat = await next_chat(
+                    self._services,
+                    self._grammars,
+                    self._plan,
+                    [*self._plan.items, *told_items],
+                    offers_servers=offers_servers,
+                    num_written=self.usage.num_output_tokens,
+                )
+        except BadRequestError as error:
+            raise explained(error, self._log.items) from error
         self._access.answer_id = self._log.id
         return chat
+
+    def _room(self, num_used: int) -> int:
+        """Tokens for the results of the calls that are to be made. Older items may make room for them."""
+        context = self._services.facts().max_model_len
+        room = room_for_results(context, num_used)
+        return max(room, context // 2) if self._plan.body.truncation == "auto" else room
 
     @property
     def _is_at_its_bound(self) -> bool:

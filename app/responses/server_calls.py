@@ -11,6 +11,7 @@ import trio
 
 from app.deadline import Deadline, within
 from app.responses.event_log import EventLog
+from app.responses.result_room import fitted
 from app.responses.tool_box import ToolBox
 from app.responses.turn import Called
 from app.schemas.response_events import (
@@ -24,7 +25,8 @@ from app.schemas.response_events import (
     OutputItemAdded,
     OutputItemDone,
 )
-from app.schemas.responses import McpCallItem, McpListToolsItem, McpProtocolError, McpToolExecutionError
+from app.schemas.responses import McpCallItem, McpListToolsItem, McpProtocolError, text_error
+from app.tokenizer import Tokenizer
 
 logger = logging.getLogger("trillm.responses")
 
@@ -38,19 +40,28 @@ class ServerCalls:
     """Of one response. A call beyond `most` is not made, which the model is told as its result."""
 
     def __init__(
-        self, log: EventLog, box: ToolBox | None, most: int | None, deadline: Deadline | None, *, at_once: int
+        self,
+        log: EventLog,
+        box: ToolBox | None,
+        most: int | None,
+        deadline: Deadline | None,
+        tokenizer: Tokenizer,
+        *,
+        at_once: int,
     ) -> None:
         """`at_once`: how many calls are made at the same time."""
         self._log = log
         self._box = box
         self._most = most
         self._deadline = deadline
+        self._tokenizer = tokenizer
         self._at_once = at_once
         self._num_made = 0
         self._open: list[Called] = []
         """Written whole, and not told how they ended."""
         self._results: dict[int, McpCallItem] = {}
         """By index: of those of them that have ended before one that the model has written earlier."""
+        self._num_result_tokens = 0
 
     @property
     def may_go_on(self) -> bool:
@@ -82,13 +93,20 @@ class ServerCalls:
             self._log.append(McpCallArgumentsDone(call.id, index, arguments=call.arguments))
             self._open.append(Called(call, index))
 
-    async def make(self) -> None:
-        """All that are open. Raises DeadlineError."""
+    async def make(self, room: int) -> None:
+        """All that are open. `room`: tokens that their results may have together; each is cut to an equal part of it.
+        Raises DeadlineError."""
         calls = iter(list(self._open))
+        most = room // max(1, len(self._open))
         with within(self._deadline):
             async with trio.open_nursery() as nursery:
                 for _ in range(min(self._at_once, len(self._open))):
-                    nursery.start_soon(self._make_next, calls)
+                    nursery.start_soon(self._make_next, calls, most)
+
+    def take_num_result_tokens(self) -> int:
+        """Of the results since the last time, which the model is about to read."""
+        taken, self._num_result_tokens = self._num_result_tokens, 0
+        return taken
 
     def abandon(self) -> None:
         """Ends those that are open where they are."""
@@ -97,10 +115,12 @@ class ServerCalls:
             self._tell(called, self._results.pop(called.index, unmade))
         self._open = []
 
-    async def _make_next(self, calls: Iterator[Called]) -> None:
+    async def _make_next(self, calls: Iterator[Called], most: int) -> None:
         """One after the other, of those that nobody else makes."""
         for called in calls:
-            self._results[called.index] = await self._result(called.item)
+            result = await fitted(await self._result(called.item), most, self._tokenizer)
+            self._num_result_tokens += result.num_tokens
+            self._results[called.index] = result.call
             while self._open and self._open[0].index in self._results:
                 first = self._open.pop(0)
                 self._tell(first, self._results.pop(first.index))
@@ -108,7 +128,7 @@ class ServerCalls:
     async def _result(self, call: McpCallItem) -> McpCallItem:
         assert self._box is not None, "only a tool box has such calls"
         if self._most is not None and self._num_made >= self._most:
-            refusal = McpToolExecutionError(f"This call was not made: max_tool_calls is {self._most}")
+            refusal = text_error(f"This call was not made: max_tool_calls is {self._most}")
             return msgspec.structs.replace(call, status="failed", error=refusal)
         self._num_made += 1
         try:

@@ -37,9 +37,15 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
         return await (_streamed(plan) if body.stream else _whole(plan))
 
     async def _whole(plan: Plan) -> Response:
-        feed = Feed(plan.response, keeps_events=False)
-        failure = await run_in_request(services, grammars, plan, feed.log, access_of(request))
-        return _told(feed) if failure is None else error_response(failure)
+        feed, access = Feed(plan.response, keeps_events=False), access_of(request)
+        failure = await run_in_request(services, grammars, plan, feed.log, access)
+        if failure is None:
+            return _told(feed)
+        if not feed.log.has_calls:
+            return error_response(failure)
+        # A client that gets an error tries again: what has been called must not be called again for that.
+        access.failure = failure.code or str(failure.status)
+        return _told(feed)
 
     async def _streamed(plan: Plan) -> Response:
         feed, access = Feed(plan.response), access_of(request)

@@ -264,8 +264,17 @@ class McpProtocolError(msgspec.Struct, frozen=True, tag_field="type", tag="mcp_p
 
 
 class McpToolExecutionError(msgspec.Struct, frozen=True, tag_field="type", tag="mcp_tool_execution_error"):
-    content: Any
-    """The tool's own content parts, or a text."""
+    content: list[dict[str, Any]]
+    """Parts, each with its `type` and `text`; also of what we tell in a tool's place."""
+
+    @property
+    def texts(self) -> list[str]:
+        return [part["text"] for part in self.content]
+
+
+def text_error(text: str) -> McpToolExecutionError:
+    """What a tool, or we in its place, told the model of a call that failed."""
+    return McpToolExecutionError([{"type": "text", "text": text}])
 
 
 class McpHttpError(msgspec.Struct, frozen=True, tag_field="type", tag="http_error"):

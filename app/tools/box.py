@@ -10,7 +10,7 @@ import msgspec
 from app.responses.item_ids import item_id
 from app.responses.tool_box import ServerTool
 from app.schemas.chat import Tool
-from app.schemas.responses import InputItem, McpCallItem, McpListToolsItem, McpProtocolError, McpToolExecutionError
+from app.schemas.responses import InputItem, McpCallItem, McpListToolsItem, McpProtocolError, text_error
 from app.tool_namespace import ToolNamespace
 from app.tools.approvals import UsedApprovals, may_be_made
 from app.tools.call_counts import CallCounts
@@ -107,8 +107,7 @@ class McpToolBox:
             ending.outcome = "failed" if result.is_error else "completed"
         text = result_text(result)
         if result.is_error:
-            error_item = McpToolExecutionError([{"type": "text", "text": text}])
-            return msgspec.structs.replace(call, status="failed", error=error_item)
+            return msgspec.structs.replace(call, status="failed", error=text_error(text))
         return msgspec.structs.replace(call, status="completed", output=text)
 
 

@@ -25,16 +25,16 @@ from app.schemas.responses import (
     InputItem,
     McpCallItem,
     McpListToolsItem,
-    McpToolExecutionError,
     ResponsesRequest,
     ResponseTool,
+    text_error,
 )
 from app.tool_namespace import ToolNamespace
 from protocol.errors import DeadlineError, UnavailableError
 from protocol.messages import FinishReason
 from tests.helpers.app_under_test import MODEL, AppUnderTest, Reply, make_app
 from tests.helpers.asgi import Exchange, http_scope
-from tests.helpers.fake_engine import TEXT
+from tests.helpers.fake_engine import TEXT, FakeEngine
 
 PATH = "/v1/responses"
 EVENT = TypeAdapter(ResponseStreamEvent)
@@ -537,6 +537,9 @@ class Box:
     calls: list[str] = attrs.field(factory=list)
     fails: bool = False
     hangs: bool = False
+    told: str = "five"
+    breaks: FakeEngine | None = None
+    """Dies at its next token once a call has been made."""
 
     async def open(self, tools: Sequence[ResponseTool], items: Sequence[InputItem]) -> Box:
         return self
@@ -560,9 +563,11 @@ class Box:
         if self.hangs:
             await trio.sleep_forever()
         await trio.lowlevel.checkpoint()
+        if self.breaks is not None:
+            self.breaks.dies_after = 1
         if self.fails:
-            return msgspec.structs.replace(call, status="failed", error=McpToolExecutionError("It broke"))
-        return msgspec.structs.replace(call, status="completed", output="five")
+            return msgspec.structs.replace(call, status="failed", error=text_error(self.told))
+        return msgspec.structs.replace(call, status="completed", output=self.told)
 
 
 def with_box(under_test: AppUnderTest, box: Box) -> AppUnderTest:
@@ -591,13 +596,18 @@ async def test_calls_of_the_server_s_tools_are_made_and_the_model_goes_on():
     usage = last["usage"]
     assert len(usage["input_tokens_details"]["input_tokens_per_turn"]) == 2
     assert usage["input_tokens"] == sum(usage["input_tokens_details"]["input_tokens_per_turn"])
-    assert usage["output_tokens_details"]["tool_output_tokens_per_turn"][1] > 0
+    num_told = len(under_test.services.tokenizer.encode("five", add_special_tokens=False))
+    assert usage["output_tokens_details"]["tool_output_tokens_per_turn"] == [0, num_told]
+    assert usage["output_tokens_details"]["tool_output_tokens"] == num_told
 
 
 async def test_the_model_reads_what_a_call_failed_with():
-    under_test = with_box(scripted(adding(), "Well."), Box(fails=True))
+    under_test = with_box(scripted(adding(), "Well."), Box(fails=True, told="It broke"))
     found = await ask(under_test, tools=[MCP])
-    assert found["output"][1]["error"] == {"type": "mcp_tool_execution_error", "content": "It broke"}
+    assert found["output"][1]["error"] == {
+        "type": "mcp_tool_execution_error",
+        "content": [{"type": "text", "text": "It broke"}],
+    }
     assert "Error: It broke" in prompt_of(under_test)
 
 
@@ -740,3 +750,67 @@ async def test_a_conversation_that_outgrows_the_context_fails_with_its_reason():
     error = found[-1]["response"]["error"]
     assert (found[-1]["type"], error["code"]) == ("response.failed", "invalid_prompt")
     assert "maximum context length is 150 tokens" in error["message"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("truncation", ["disabled", "auto"])
+async def test_a_result_that_is_longer_than_the_context_is_cut_to_what_fits_and_says_so(truncation, fails):
+    told = '{"word": "many"}\n' * 5000
+    box = Box(told=told, fails=fails)
+    under_test, keeper = with_keeper(with_box(scripted(adding(), "A lot.", max_model_len=600), box))
+
+    found = await ask(under_test, tools=[MCP], truncation=truncation)
+
+    call, answer = found["output"][1:]
+    text = call["error"]["content"][0]["text"] if fails else call["output"]
+    kept, note = text.rsplit("\n", 1)
+    assert told.startswith(kept)
+    assert note == (
+        f"[cut: {len(told)} characters do not fit into what is left of the model's context; the first {len(kept)} are "
+        "told]"
+    )
+    assert (found["status"], answer["content"][0]["text"], len(box.calls)) == ("completed", "A lot.", 1)
+    assert 300 < len(under_test.engine.prompts[1].prompt_token_ids) <= 450
+    assert (found["usage"]["output_tokens_details"]["tool_output_tokens"] > 150) or fails
+    assert keeper.told[-1] == "completed"
+
+
+async def test_results_of_one_turn_share_the_room_that_there_is():
+    box = Box(told="word " * 5000)
+    under_test = with_box(scripted(adding(1) + adding(2) + adding(3), "A lot.", max_model_len=1000), box)
+
+    found = await ask(under_test, tools=[MCP])
+
+    lengths = [len(item["output"]) for item in found["output"][1:4]]
+    assert len(set(lengths)) == 1
+    assert len(under_test.engine.prompts[1].prompt_token_ids) <= 800  # with what the template writes
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_turn_that_cannot_be_made_after_a_call_ends_the_response_as_failed_and_it_is_kept(stream):
+    box = Box(told="word " * 100)
+    text = adding() + " " + "word " * 40
+    under_test, keeper = with_keeper(with_box(scripted(text, max_model_len=150), box))
+
+    reply = await under_test.post(PATH, input="Hi", tools=[MCP], stream=stream)
+    assert reply.status_code == 200, reply.text
+    found = events(reply)[-1]["response"] if stream else reply.json
+    Response.model_validate(found)
+
+    assert (found["status"], found["error"]["code"]) == ("failed", "invalid_prompt")
+    assert "The longest result in it is that of the tool 'add' of the MCP server 'one'" in found["error"]["message"]
+    assert [item["type"] for item in found["output"]][:2] == ["mcp_list_tools", "mcp_call"]
+    assert found["output"][1]["status"] == "completed"
+    assert keeper.told[-1] == "failed"
+
+
+async def test_an_engine_that_fails_after_a_call_does_not_have_the_client_ask_for_it_again():
+    under_test = scripted(adding(), TEXT)
+    box = Box(breaks=under_test.engine)
+    under_test = with_box(under_test, box)
+
+    reply = await under_test.post(PATH, input="Hi", tools=[MCP])
+
+    assert (reply.status_code, reply.json["status"]) == (200, "failed")
+    assert reply.json["error"]["code"] == "server_error"
+    assert box.calls == ['{"n": 1}']

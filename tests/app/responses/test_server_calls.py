@@ -14,6 +14,7 @@ from app.responses.event_log import EventLog
 from app.responses.server_calls import CALLS_AT_ONCE, ServerCalls
 from app.schemas.responses import McpCallItem
 from protocol.errors import DeadlineError
+from tests.helpers.app_under_test import make_tokenizer
 from tests.helpers.stored_responses import make_feed
 
 
@@ -52,7 +53,7 @@ def calls_of(*seconds: float) -> list[McpCallItem]:
 
 
 def make(box: Clockwork, log: EventLog, *, most: int | None = None, deadline: Deadline | None = None, at_once=16):
-    return ServerCalls(log, box, most, deadline, at_once=at_once)
+    return ServerCalls(log, box, most, deadline, make_tokenizer(), at_once=at_once)
 
 
 def ends(log: EventLog) -> list[tuple[str, int]]:
@@ -67,7 +68,7 @@ async def test_calls_are_made_at_the_same_time_and_told_in_the_model_s_order(aut
     calls.add_approved(calls_of(3, 1, 2))
     began = trio.current_time()
 
-    await calls.make()
+    await calls.make(1000)
 
     assert trio.current_time() - began == pytest.approx(3)
     assert box.begun == ["3", "1", "2"]
@@ -81,7 +82,7 @@ async def test_calls_that_may_not_be_parallel_are_made_one_after_the_other(autoj
     calls = make(box, log, at_once=1)
     calls.add_approved(calls_of(3, 1, 2))
 
-    await calls.make()
+    await calls.make(1000)
 
     assert (box.begun, box.most_running) == (["3", "1", "2"], 1)
     assert ends(log) == [("mcp_call.completed", n) for n in range(3)]
@@ -92,7 +93,7 @@ async def test_a_response_makes_so_many_calls_at_a_time_and_no_more(autojump_clo
     calls = make(box, log, at_once=CALLS_AT_ONCE)
     calls.add_approved(calls_of(*[1] * (2 * CALLS_AT_ONCE + 1)))
 
-    await calls.make()
+    await calls.make(1000)
 
     assert box.most_running == CALLS_AT_ONCE
     assert len(ends(log)) == 2 * CALLS_AT_ONCE + 1
@@ -103,7 +104,7 @@ async def test_the_first_calls_are_made_and_those_beyond_the_limit_are_not(autoj
     calls = make(box, log, most=2)
     calls.add_approved(calls_of(3, 2, 1))
 
-    await calls.make()
+    await calls.make(1000)
 
     assert box.begun == ["3", "2"]
     assert ends(log) == [("mcp_call.completed", 0), ("mcp_call.completed", 1), ("mcp_call.failed", 2)]
@@ -115,7 +116,7 @@ async def test_a_call_that_fails_in_a_way_that_nobody_expects_costs_no_other(aut
     calls = make(box, log)
     calls.add_approved(calls_of(1, 0.5, 2))
 
-    await calls.make()
+    await calls.make(1000)
 
     assert [item.status for item in log.items] == ["completed", "failed", "completed"]
     assert log.items[1].error.message == "Internal error; the server's log has it"
@@ -132,9 +133,9 @@ async def test_all_that_are_under_way_end_together_and_what_has_been_made_is_tol
     with trio.move_on_at(math.inf if is_late else end) as scope:
         if is_late:
             with pytest.raises(DeadlineError, match="within 2 s"):
-                await calls.make()
+                await calls.make(1000)
         else:
-            await calls.make()
+            await calls.make(1000)
     calls.abandon()
 
     assert scope.cancelled_caught is not is_late
