@@ -283,7 +283,10 @@ async def stop_on_signal(
     """The first SIGTERM or SIGINT drains: no new requests, running ones finish until the deadline. A second one ends
     those at once, with an error frame for whoever reads it."""
     await anext(signals)
-    logger.info("draining: %s requests may finish within %.0f s", service.client.num_requests, drain_limit(service))
+    num_live = service.services.background.num_live
+    those = f", among them those of {num_live} responses in the background" if num_live else ""
+    num_requests, seconds = service.client.num_requests, drain_limit(service)
+    logger.info("draining: %s requests may finish within %.0f s%s", num_requests, seconds, those)
     service.client.drain("the server is shutting down")
     service.services.background.drain("the server is shutting down")
     report.stopping(drain_limit(service))

@@ -39,6 +39,7 @@ LOOK_SECONDS = 1.0
 @define(eq=False)
 class _Live:
     feed: Feed
+    on_end: Callable[[], None]
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     failure: str | None = None
     """Why the server ends it; None when a client has cancelled it."""
@@ -70,8 +71,15 @@ class BackgroundResponses:
                 self._nursery = None
                 self.end_all("The server is shutting down")
 
-    async def start(self, feed: Feed, input_items: Sequence[InputItem], work: Callable[[], Awaitable[None]]) -> None:
+    async def start(
+        self,
+        feed: Feed,
+        input_items: Sequence[InputItem],
+        work: Callable[[], Awaitable[None]],
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
         """Keeps it and has `work` done, which tells the feed's log, in a task of its own. Returns when it is kept.
+        `on_end` is called once its end is recorded.
 
         Raises UnavailableError for a store that does not work, for too many of them, and while the server stops."""
         store = self.store
@@ -79,7 +87,7 @@ class BackgroundResponses:
             raise UnavailableError(f"Not ready: {self._draining or 'the server is starting'}")
         if len(self._live) >= MAX_LIVE:
             raise UnavailableError(f"{len(self._live)} responses run in the background, which is the most at a time")
-        live = self._live[feed.log.id] = _Live(feed)
+        live = self._live[feed.log.id] = _Live(feed, on_end)
         is_started = False
         try:
             await store.put(feed.log, input_items)
@@ -100,6 +108,11 @@ class BackgroundResponses:
             if live.feed.log.status in counts:  # the others have an end that is being recorded
                 counts[live.feed.log.status] += 1
         return counts
+
+    @property
+    def num_live(self) -> int:
+        """How many have no end yet."""
+        return sum(self.num_by_status().values())
 
     def feed(self, response_id: str) -> Feed | None:
         """Of one that is under way here."""
@@ -155,6 +168,7 @@ class BackgroundResponses:
                     await self._work(live, work, store)
         finally:
             self._forget(live)
+            live.on_end()
 
     async def _work(self, live: _Live, work: Callable[[], Awaitable[None]], store: ResponseStore) -> None:
         log = live.feed.log

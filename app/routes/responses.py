@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
 import msgspec
 import trio
 from quart import Blueprint, Response, request
 
-from app.access_log import access_of
+from app.access_log import access_of, background_access, tell
 from app.body import read_body
 from app.connection import request_stack
 from app.failures import error_response
@@ -62,12 +61,23 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
     async def _in_background(plan: Plan) -> Response:
         feed = Feed(plan.response)
         feed.log.begin()
-        access = attrs.evolve(access_of(request))  # this request's own ends with its answer
+        access = background_access(access_of(request))
+        access.answer_id = feed.log.id
 
         async def work() -> None:
-            await run_response(services, grammars, plan, feed.log, access)
+            failure = await run_response(services, grammars, plan, feed.log, access)
+            if failure is not None:
+                access.failure = failure.code or str(failure.status)
 
-        await services.background.start(feed, plan.input_items, work)
+        def on_end() -> None:
+            ended = feed.log.response
+            access.is_cancelled = ended.status == "cancelled"
+            if access.failure is None and ended.error is not None:
+                access.failure = ended.error.code
+            if services.logs_access:
+                tell(access)
+
+        await services.background.start(feed, plan.input_items, work, on_end)
         if plan.body.stream:
             return stream_events(FeedReader(feed).next, services.keep_alive_seconds)
         return _told(feed)

@@ -326,3 +326,39 @@ async def test_a_disk_that_fails_while_a_stored_stream_is_read_ends_it_without_a
         reply = await ask(under_test, "GET", f"{response['id']}?stream=true")
         assert reply.status_code == 200
         assert events_of(reply.text) == whole
+
+
+@pytest.mark.parametrize("ending", ["done", "cancelled", "error server_error"])
+async def test_a_background_response_is_a_line_in_the_access_log_when_it_is_over(
+    caplog: pytest.LogCaptureFixture, ending: str
+) -> None:
+    caplog.set_level("INFO", logger="trillm.access")
+    async with serving() as under_test:
+        if ending != "done":
+            under_test.engine.hold()
+        response = await created(under_test, background=True)
+        assert ending == "done" or under_test.services.background.num_live == 1
+        if ending == "cancelled":
+            await ask(under_test, "POST", f"{response['id']}/cancel")
+        elif ending != "done":
+            under_test.services.background.end_all("The server is shutting down")
+        await wait_all_tasks_blocked()
+        assert under_test.services.background.num_live == 0
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum('"POST /v1/responses" 200' in line for line in lines) == 1
+    [ended] = [line for line in lines if "BACKGROUND" in line]
+    assert f'{response["id"]} "BACKGROUND /v1/responses" 200 model=' in ended
+    assert ended.endswith(f"end={ending}")
+    assert ("finish=length" in ended) == (ending == "done")
+    assert ("+4 " in ended) == (ending == "done")
+
+
+async def test_without_an_access_log_there_is_no_line_of_a_background_response(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="trillm.access")
+    async with serving(logs_access=False) as under_test:
+        await created(under_test, background=True)
+        await wait_all_tasks_blocked()
+    assert not [record for record in caplog.records if record.name == "trillm.access"]
