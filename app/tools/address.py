@@ -7,7 +7,7 @@ import shlex
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
-from attrs import frozen
+from attrs import field, frozen
 
 from protocol.errors import BadRequestError
 
@@ -54,6 +54,8 @@ class ToolAddress:
     command: tuple[str, ...] = ()
     within: tuple[UrlPrefix, ...] = ()
     """Where its server may send whoever asks it; without any, wherever it wants on its origin."""
+    label: str = field(default="", eq=False)
+    """What the operator calls it, if anything."""
 
     def may_ask(self, url: str) -> bool:
         """Where a redirect or the event of an endpoint leads."""
@@ -72,6 +74,11 @@ class ToolAddress:
             return str(self)
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}".lower()
+
+    @property
+    def name(self) -> str:
+        """For the log."""
+        return self.label or str(self)
 
     def __str__(self) -> str:
         """For logs and errors: without what a URL's query or a command's arguments may hide."""
@@ -111,7 +118,7 @@ def _read(entry: str) -> ToolServer:
     if equals and LABEL.fullmatch(before):
         label, entry = before, after
     if entry.startswith(STDIO):
-        return ToolServer(ToolAddress("stdio", command=_command(entry.removeprefix(STDIO))), label)
+        return ToolServer(ToolAddress("stdio", command=_command(entry.removeprefix(STDIO)), label=label or ""), label)
     if "://" not in entry:
         if not HOST_AND_PORT.fullmatch(entry):
             raise BadRequestError(f"--tool-server takes host:port, URLs and {STDIO}COMMAND, not {entry[:100]!r}")

@@ -54,7 +54,7 @@ async def _transport(
 ) -> AsyncGenerator[TransportStreams]:
     match address.transport:
         case "stdio":
-            async with open_command(address.command) as streams:
+            async with open_command(address.command, address.name) as streams:
                 yield streams
         case "sse":
 

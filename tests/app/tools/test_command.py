@@ -11,6 +11,7 @@ import trio
 from app.tools.bounded_body import BodyLimits
 from app.tools.command import open_command
 from app.tools.command_lines import LineReader
+from app.tools.command_log import MAX_LINE_LENGTH, MAX_LINES, WINDOW_SECONDS, CommandLog
 from app.tools.tool_error import ToolError
 from tests.helpers.processes import is_gone
 
@@ -56,7 +57,7 @@ async def test_a_command_ends_with_its_connection_whatever_it_does(script, monke
     ready = 'print(\'{"jsonrpc":"2.0","method":"pid","params":{"pid":%d}}\' % os.getpid(), flush=True)'
 
     with trio.fail_after(10):
-        async with open_command(command(f"{ready}\n{script}")) as (heard, _):
+        async with open_command(command(f"{ready}\n{script}"), "notes") as (heard, _):
             message = await heard.receive()
 
     assert is_gone(message.message.params["pid"])
@@ -66,14 +67,14 @@ async def test_a_command_ends_with_its_connection_whatever_it_does(script, monke
 async def test_what_is_no_message_is_heard_as_an_error_and_what_comes_after_it_too():
     script = 'print(\'hello\'); print(\'{"jsonrpc":"2.0","method":"m"}\', flush=True); sys.stdin.read()'
 
-    async with open_command(command(script)) as (heard, _):
+    async with open_command(command(script), "notes") as (heard, _):
         assert isinstance(await heard.receive(), ValueError)
         assert (await heard.receive()).message.method == "m"
 
 
 @pytest.mark.process
 async def test_a_command_that_has_ended_is_heard_to_have():
-    async with open_command(command("")) as (heard, _):
+    async with open_command(command(""), "notes") as (heard, _):
         with pytest.raises(anyio.EndOfStream):
             await heard.receive()
 
@@ -84,7 +85,7 @@ async def test_a_command_that_leaves_a_child_is_heard_to_have_ended_and_its_chil
     script = f'import subprocess; print(\'{{"jsonrpc":"2.0","method":"%d"}}\' % {child}.pid, flush=True)'
 
     with trio.fail_after(10):
-        async with open_command(command(script)) as (heard, _):
+        async with open_command(command(script), "notes") as (heard, _):
             left = int((await heard.receive()).message.method)
             with pytest.raises(anyio.EndOfStream):
                 await heard.receive()
@@ -98,11 +99,59 @@ async def test_a_command_sees_none_of_our_secrets(monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", "sk-secret")
     script = 'print(\'{"jsonrpc":"2.0","method":"%s"}\' % (\'VLLM_API_KEY\' in os.environ), flush=True)'
 
-    async with open_command(command(script)) as (heard, _):
+    async with open_command(command(script), "notes") as (heard, _):
         assert (await heard.receive()).message.method == "False"
+
+
+@pytest.mark.process
+async def test_what_a_command_says_of_itself_is_logged_with_its_label_to_its_last_word(caplog):
+    caplog.set_level("INFO")
+    script = "print('hello', flush=True); print('one\\n\\nValueError: \\x1b[1mtwo', end='', file=sys.stderr)"
+
+    async with open_command(command(script), "notes") as (heard, _):
+        assert isinstance(await heard.receive(), ValueError)
+
+    assert sorted((record.levelname, record.getMessage()) for record in caplog.records) == [
+        ("INFO", "notes: one"),
+        ("WARNING", "notes: ValueError:  [1mtwo"),
+        ("WARNING", "notes: no message on stdout: hello"),
+    ]
+
+
+@pytest.mark.process
+async def test_a_command_that_floods_its_stderr_ends_all_the_same_and_fills_no_log(caplog, monkeypatch):
+    monkeypatch.setattr("app.tools.command.GOODBYE_SECONDS", 0.3)
+    caplog.set_level("INFO")
+    with trio.fail_after(10):
+        async with open_command(command("while True: os.write(2, b'x' * 4096 + b'\\n')"), "notes"):
+            while len(caplog.records) < MAX_LINES:
+                await trio.sleep(0.01)
+
+    assert len(caplog.records) <= MAX_LINES + 1
+    assert "more lines, which are not told" in caplog.text
+
+
+async def test_a_log_of_a_command_is_bounded_in_length_and_rate(caplog, autojump_clock):
+    caplog.set_level("INFO")
+    log = CommandLog("notes")
+    log.feed(b"x" * 10 * MAX_LINE_LENGTH)
+    log.feed(b"x" * 10 * MAX_LINE_LENGTH + b"\n" + b"line\n" * (MAX_LINES + 4))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"notes: {'x' * MAX_LINE_LENGTH}…",
+        *["notes: line"] * (MAX_LINES - 1),
+    ]
+    caplog.clear()
+
+    await trio.sleep(WINDOW_SECONDS)
+    log.feed(b"again\n")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "notes: 5 more lines, which are not told",
+        "notes: again",
+    ]
 
 
 async def test_a_command_that_is_not_there_cannot_be_run():
     with pytest.raises(FileNotFoundError):
-        async with open_command(("/nonexistent/command",)):
+        async with open_command(("/nonexistent/command",), "notes"):
             pass
