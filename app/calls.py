@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from attrs import frozen
 
+from app.checks import few
 from app.limits import Limits
 from app.schemas.chat import NamedToolChoice, Tool
 from protocol.errors import BadRequestError
@@ -98,7 +99,9 @@ def _tool(tools: Sequence[Tool], name: str) -> Tool:
     for tool in tools:
         if tool.function.name == name:
             return tool
-    raise BadRequestError(f"tool_choice names {name[:60]!r}, which is none of the tools", param="tool_choice")
+    names = [tool.function.name for tool in tools]
+    there = f": these are {few(names)}" if names else ", for there are none"
+    raise BadRequestError(f"tool_choice names {name[:60]!r}, which is none of the tools{there}", param="tool_choice")
 
 
 def check_tools(tools: Sequence[Tool] | None, max_tools: int) -> None:
@@ -109,6 +112,10 @@ def check_tools(tools: Sequence[Tool] | None, max_tools: int) -> None:
         raise BadRequestError(f"tools has {len(tools)} entries; at most {max_tools} are taken", param="tools")
     names = [tool.function.name for tool in tools]
     for at, tool in enumerate(tools):
+        if tool.type == "mcp":
+            raise BadRequestError(
+                f"tools[{at}] is an MCP server, which only POST /v1/responses takes", param=f"tools[{at}].type"
+            )
         if tool.type != "function" or not tool.function.name:
             raise BadRequestError(f"tools[{at}] is no function with a name", param=f"tools[{at}]")
         if len(tool.function.name) > _MAX_NAME_LENGTH:

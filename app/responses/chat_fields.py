@@ -40,6 +40,7 @@ _NAME = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 def chat_request(body: ResponsesRequest, messages: list[Message], box: ToolBox | None) -> ChatRequest:
     """`box`: the tools of MCP servers, if the request has any. Raises BadRequestError."""
     tools = [_function(tool) for tool in body.tools or () if tool.type == "function"]
+    choice = first_choice(body.tool_choice, [tool.function.name for tool in tools], box)
     if box is not None:
         _check_names(body.tools or (), box)
         tools += box.tools
@@ -49,7 +50,7 @@ def chat_request(body: ResponsesRequest, messages: list[Message], box: ToolBox |
         **same,
         messages=messages,
         tools=tools or None,
-        tool_choice=first_choice(body.tool_choice, box),
+        tool_choice=choice,
         response_format=_response_format(body.text),
         logprobs=wants_logprobs or None,
         top_logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
@@ -61,15 +62,11 @@ def _field(body: ResponsesRequest, name: str) -> object:
     return msgspec.structs.asdict(body)[name]
 
 
-def checked_tools(tools: Sequence[ResponseTool] | None, limits: Limits) -> Sequence[ResponseTool]:
-    """With OpenAI's own as the servers that they are here. Raises BadRequestError for too many, and for those of a type
-    that does not exist here."""
-    if len(tools or ()) > limits.max_tools:
-        raise BadRequestError(
-            f"tools has {len(tools or ())} entries; at most {limits.max_tools} are taken", param="tools"
-        )
-    found = [as_server(tool) for tool in tools or ()]
-    for at, tool in enumerate(found):
+def check_tool_types(tools: Sequence[ResponseTool], limits: Limits) -> None:
+    """Raises BadRequestError for too many, and for those of a type that does not exist here."""
+    if len(tools) > limits.max_tools:
+        raise BadRequestError(f"tools has {len(tools)} entries; at most {limits.max_tools} are taken", param="tools")
+    for at, tool in enumerate(map(as_server, tools)):
         if tool.type not in ("function", "mcp"):
             raise BadRequestError(
                 f"tools[{at}].type must be function or mcp, not {short(tool.type)}: such tools do not exist here",
@@ -78,7 +75,6 @@ def checked_tools(tools: Sequence[ResponseTool] | None, limits: Limits) -> Seque
         needed = "name" if tool.type == "function" else "server_label"
         if not (tool.name if tool.type == "function" else tool.server_label):
             raise BadRequestError(f"tools[{at}].{needed} is missing", param=f"tools[{at}].{needed}")
-    return found
 
 
 def bounded(chat: PreparedChat, max_output_tokens: int | None) -> PreparedChat:

@@ -15,7 +15,8 @@ from app.chat import PreparedChat, encode_request, prepare_chat
 from app.deadline import deadline_of, within
 from app.grammar import RequestGrammars
 from app.header_fields import with_headers
-from app.responses.chat_fields import bounded, chat_request, checked_tools, renamed
+from app.responses.builtin_tools import as_server
+from app.responses.chat_fields import bounded, chat_request, check_tool_types, renamed
 from app.responses.history import chat_messages, num_droppable, without_orphans
 from app.responses.input_items import check_ids, input_items
 from app.responses.plan import Plan
@@ -86,10 +87,12 @@ def _namespaces(box: ToolBox | None) -> Sequence[ToolNamespace]:
 
 
 async def _opened_box(services: Services, body: ResponsesRequest, items: Sequence[InputItem]) -> ToolBox | None:
-    servers = [tool for tool in checked_tools(body.tools, services.limits) if tool.type == "mcp"]
-    if not servers and all(item.type != "mcp_approval_response" for item in items):
+    tools = body.tools or ()
+    check_tool_types(tools, services.limits)
+    has_servers = any(as_server(tool).type == "mcp" for tool in tools)
+    if not has_servers and all(item.type != "mcp_approval_response" for item in items):
         return None
-    return await services.tool_servers.open(servers, items)
+    return await services.tool_servers.open(tools, items)
 
 
 async def _fitting(

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from attrs import frozen
 
+from app.responses.builtin_tools import as_server, missing_server
 from app.schemas.chat import Tool
 from app.schemas.responses import InputItem, McpCallItem, McpListToolsItem, ResponseTool
 from app.tool_namespace import ToolNamespace
@@ -69,9 +70,10 @@ class ToolServers(Protocol):
     """Of one API server. Gives each request its ToolBox."""
 
     async def open(self, tools: Sequence[ResponseTool], items: Sequence[InputItem]) -> ToolBox:
-        """`tools`: those of type mcp, at least one, unless `items` (the whole conversation, the new input last) has an
-        mcp_approval_response. Raises BadRequestError for a server that may not be asked, or approvals that answer
-        nothing. A server that cannot be reached is a listing with an error."""
+        """`tools`: those of the request. At least one is an MCP server (app/responses/builtin_tools.py), unless `items`
+        (the whole conversation, the new input last) has an mcp_approval_response. Raises BadRequestError for a server
+        that may not be asked, tools that are allowed and do not exist, or approvals that answer nothing. A server that
+        cannot be reached is a listing with an error."""
         ...
 
 
@@ -79,10 +81,14 @@ class NoToolServers:
     """Without an operator's consent no server is asked anything."""
 
     async def open(self, tools: Sequence[ResponseTool], items: Sequence[InputItem]) -> ToolBox:
-        if not tools:
+        servers = [(f"tools[{at}]", tool) for at, tool in enumerate(tools) if as_server(tool).type == "mcp"]
+        if not servers:
             raise BadRequestError("input has an mcp_approval_response, but tools has no MCP server", param="input")
+        at, tool = servers[0]
+        if tool.type != "mcp" or tool.server_url is None:
+            raise missing_server(tool, at)
         raise BadRequestError(
-            f"tools: the MCP server {(tools[0].server_label or '')[:64]!r} may not be asked: this server allows none "
+            f"{at}: the MCP server {(tool.server_label or '')[:64]!r} may not be asked: this server allows none "
             "(--tool-server, --allowed-mcp-servers)",
-            param="tools",
+            param=f"{at}.server_url",
         )

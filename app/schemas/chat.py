@@ -51,7 +51,8 @@ class FunctionDefinition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Tool(msgspec.Struct, frozen=True):
     type: str
-    function: FunctionDefinition
+    function: FunctionDefinition = FunctionDefinition("")
+    """Only MCP servers come without, which are refused as what they are."""
 
 
 class NamedFunction(msgspec.Struct, frozen=True):

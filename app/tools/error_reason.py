@@ -9,7 +9,8 @@ def reason(error: BaseException) -> str:
     """Of the first error in a group that says something, bounded."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    text = tidy(str(error))
+    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)  # no paths
+    text = tidy(told)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

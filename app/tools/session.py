@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Protocol, TypeVar, final
 
 import anyio
@@ -205,7 +204,7 @@ class ToolSession:
                     if self._tools is None or trio.current_time() - self._listed_at > LISTING_SECONDS:
                         self._listed_at = trio.current_time()
                         self._tools = None
-                        self._tools = await self._ask(partial(all_tools, self.address), seconds, what)
+                        self._tools = await self._ask(all_tools, seconds, what)
                     return self._tools
         except trio.TooSlowError:
             raise self._late(what, seconds) from None
@@ -228,7 +227,7 @@ class ToolSession:
     async def _ask(self, ask: Callable[[ClientSession], Awaitable[T]], seconds: float, what: str) -> T:
         session = self._session
         if session is None:
-            raise ToolError(f"{self.address} is gone: {self.failure}", was_not_run=True)
+            raise ToolError(f"the server is gone: {self.failure}", was_not_run=True)
         with self.used():
             try:
                 with trio.fail_after(seconds):
@@ -240,13 +239,13 @@ class ToolSession:
             except MCPError as error:
                 raise await self._error(error, what) from error
             except UNREADABLE as error:
-                raise ToolError(f"{what} at {self.address}: its answer cannot be read: {reason(error)}") from error
+                raise ToolError(f"{what}: its answer cannot be read: {reason(error)}") from error
             except TrillmError:
                 raise
             except Exception as error:  # whatever state this leaves the session in, nobody else's is touched
                 logger.error("%s at %s failed", what, self.address, exc_info=error)
                 self.end()
-                raise ToolError(f"{what} at {self.address}: {UNEXPECTED}") from error
+                raise ToolError(f"{what}: {UNEXPECTED}") from error
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -258,24 +257,24 @@ class ToolSession:
             raise
 
     def _late(self, what: str, seconds: float) -> ToolError:
-        return ToolError(f"{what} at {self.address} did not answer within {seconds:g} s", timed_out=True)
+        return ToolError(f"{what} did not answer within {seconds:g} s", timed_out=True)
 
     async def _error(self, error: MCPError, what: str) -> ToolError:
         if error.code == NOT_SENT:
             self._is_worn = True
-            return ToolError(f"{what}: {self.address} is gone: {tidy(error.message)}", was_not_run=True)
+            return ToolError(f"{what}: the server is gone: {tidy(error.message)}", was_not_run=True)
         if error.code == CUT_OFF:
-            return ToolError(f"{what} at {self.address} was not answered whole: {tidy(error.message)}")
+            return ToolError(f"{what} was not answered whole: {tidy(error.message)}")
         if error.code == CONNECTION_CLOSED and error.message.startswith(STREAM_ENDED):
-            return ToolError(f"{what}: {self.address} is gone: {tidy(error.message)}")
+            return ToolError(f"{what}: the server is gone: {tidy(error.message)}")
         if error.code == CONNECTION_CLOSED and error.message == CLOSED:
             self.end()
             with trio.move_on_after(GOODBYE_SECONDS):
                 await self.over.wait()  # its owner knows why
             why = self.failure or self._last_complaint or "the connection has ended"
-            return ToolError(f"{what}: {self.address} is gone: {why}")
+            return ToolError(f"{what}: the server is gone: {why}")
         if error.message == SESSION_TERMINATED:
             self.end()
-            return ToolError(f"{what}: {self.address} has forgotten the session", was_not_run=True)
+            return ToolError(f"{what}: the server has forgotten the session", was_not_run=True)
         complaint = f" ({self._last_complaint})" if self._last_complaint else ""
-        return ToolError(f"{what} at {self.address}: {tidy(error.message)}{complaint}")
+        return ToolError(f"{what}: {tidy(error.message)}{complaint}")

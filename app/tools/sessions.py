@@ -136,14 +136,14 @@ class ToolSessions:
             session = self._open(key)
         await session.settled.wait()
         if not session.was_connected:
-            raise ToolError(f"{session.address} cannot be reached: {session.failure}", was_not_run=True)
+            raise ToolError(f"the server cannot be reached: {session.failure}", was_not_run=True)
         return session, was_new
 
     def _open(self, key: Key) -> ToolSession:
         now = trio.current_time()
         if (failure := self._failures.get(key)) is not None and now < failure.until:
             raise ToolError(
-                f"{key[0]} cannot be reached: {failure.reason} (it is tried again in {failure.until - now:.1f} s)",
+                f"the server cannot be reached: {failure.reason} (it is tried again in {failure.until - now:.1f} s)",
                 was_not_run=True,
             )
         if self._owners is None:
@@ -151,7 +151,7 @@ class ToolSessions:
         if key not in self._sessions:
             of_one = [each for each in self._sessions if each[0].place == key[0].place]
             if len(of_one) >= self._max_sessions_of_one:
-                self._make_room(of_one, f"{len(of_one)} sessions with {key[0].place}")
+                self._make_room(of_one, f"{len(of_one)} sessions with that host or command")
             elif len(self._sessions) >= self._max_sessions:
                 self._make_room(self._sessions, f"sessions with {len(self._sessions)} tool servers")
         session = ToolSession(

@@ -6,7 +6,8 @@ from protocol.errors import TrillmError
 
 
 class ToolError(TrillmError):
-    """A tool, or the server that has it, did not do what it was asked for. No outage of ours.
+    """A tool, or the server that has it, did not do what it was asked for. No outage of ours. Where the server is, is
+    not told: whoever tells the message says which server is meant, by its label.
 
     `was_not_run`: the call certainly did not reach the tool, so another try is no second call. `timed_out`: it took
     longer than --tool-timeout.

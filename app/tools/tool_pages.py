@@ -5,12 +5,11 @@ from __future__ import annotations
 from mcp.client.session import ClientSession
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
 
-from app.tools.address import ToolAddress
 from app.tools.mcp_tool import MAX_LISTING_BYTES, MAX_PAGES, MAX_TOOLS, McpTool
 from app.tools.tool_error import ToolError
 
 
-async def all_tools(address: ToolAddress, session: ClientSession) -> tuple[McpTool, ...]:
+async def all_tools(session: ClientSession) -> tuple[McpTool, ...]:
     """Raises ToolError for more than our bounds, and what the session raises."""
     tools: list[McpTool] = []
     size = 0
@@ -21,11 +20,11 @@ async def all_tools(address: ToolAddress, session: ClientSession) -> tuple[McpTo
             tools.append(tool)
             size += tool.size
             if len(tools) > MAX_TOOLS or size > MAX_LISTING_BYTES:
-                raise ToolError(f"{address} lists more than {MAX_TOOLS} tools or {MAX_LISTING_BYTES} bytes of them")
+                raise ToolError(f"the server lists more than {MAX_TOOLS} tools or {MAX_LISTING_BYTES} bytes of them")
         if not page.next_cursor or page.next_cursor == cursor:
             return tuple(tools)
         cursor = page.next_cursor
-    raise ToolError(f"{address} lists its tools in more than {MAX_PAGES} pages")
+    raise ToolError(f"the server lists its tools in more than {MAX_PAGES} pages")
 
 
 def _mcp_tool(tool: Tool) -> McpTool:

@@ -25,6 +25,8 @@ class AskedServer:
     request: ResponseTool
     address: ToolAddress
     headers: Headers
+    at: str = "tools[0]"
+    """Where in the request it is."""
 
     @property
     def label(self) -> str:

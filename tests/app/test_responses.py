@@ -540,12 +540,16 @@ class Box:
     told: str = "five"
     breaks: FakeEngine | None = None
     """Dies at its next token once a call has been made."""
+    is_empty: bool = False
+    """It has no tool after all."""
 
     async def open(self, tools: Sequence[ResponseTool], items: Sequence[InputItem]) -> Box:
         return self
 
     @property
     def tools(self) -> Sequence[Tool]:
+        if self.is_empty:
+            return []
         return [Tool("function", FunctionDefinition("one__add", "Adds.", {"type": "object"}))]
 
     @property
@@ -672,6 +676,42 @@ async def test_a_call_to_any_tool_of_one_server_can_be_forced_once():
     assert second is None
     assert "one__add" in str(first)
     assert WEATHER["name"] not in str(first)
+
+
+GONE = McpListToolsItem(id="mcpl_1", server_label="gone", error="gone: the server cannot be reached: nobody is there")
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        (
+            {"type": "mcp", "server_label": "one", "name": "sub"},
+            "tool_choice names 'sub', which is none of the tools of the MCP server 'one': these are 'add'",
+        ),
+        (
+            {"type": "mcp", "server_label": "gone", "name": "add"},
+            "tool_choice names the MCP server 'gone', which has no tools to be called here (gone: the server cannot be "
+            "reached: nobody is there)",
+        ),
+        (
+            {"type": "function", "name": "wether"},
+            "tool_choice names 'wether', which is none of the functions in tools: these are 'weather'",
+        ),
+    ],
+)
+async def test_a_choice_of_a_tool_that_there_is_not_is_refused_with_those_there_are_or_why_not(choice, told):
+    under_test = with_box(make_app(), Box(listings=[GONE]))
+    for tool_choice in (choice, {"type": "allowed_tools", "mode": "auto", "tools": [choice]}):
+        refused = error_of(await under_test.post(PATH, input="Hi", tools=[MCP, WEATHER], tool_choice=tool_choice), 400)
+        assert (refused["message"], refused["param"]) == (told, "tool_choice")
+
+
+async def test_a_call_that_is_forced_without_any_tool_is_refused_with_what_the_servers_failed_with():
+    box = Box(listings=[GONE], is_empty=True)
+    refused = error_of(await with_box(make_app(), box).post(PATH, input="Hi", tools=[MCP], tool_choice="required"), 400)
+    assert refused["message"] == (
+        "tool_choice needs tools, and there are none (gone: the server cannot be reached: nobody is there)"
+    )
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])

@@ -70,5 +70,5 @@ async def test_the_notes_are_reached_over_both_transports_of_http(checkpoint):
         here = [(await server.until_said(running))[1] for server in (notes, older)]
         flags = ("--tool-server", f"notes=http://{here[0]}/mcp", "--tool-server", f"older={here[1]}")
         async with open_server(checkpoint, *flags) as server:
-            await server.until_said(re.compile(r"/mcp has 2 tools, under the label notes"))
-            await server.until_said(re.compile(r"/sse has 2 tools, under the label older"))
+            await server.until_said(re.compile(r"--tool-server notes \(http://\S+/mcp\) has 2 tools"))
+            await server.until_said(re.compile(r"--tool-server older \(http://\S+/sse\) has 2 tools"))

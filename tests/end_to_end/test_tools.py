@@ -39,7 +39,7 @@ async def test_a_command_s_tools_are_called_and_it_ends_with_the_server(checkpoi
     flags = ("--tool-server", COMMAND, "--tool-server", "127.0.0.1:1", "--max-model-len", "4096")
     async with open_server(checkpoint, *flags) as server:
         await server.until_said(re.compile(r"http://127\.0\.0\.1:1/sse: .*cannot be reached.*tried again"))
-        await server.until_said(re.compile(r"has 9 tools, under the label here"))
+        await server.until_said(re.compile(r"--tool-server here \(stdio:\S+\) has 9 tools"))
         commands = descendants(server.pid) - set(children(server.pid).values())
         async with server.client() as http:
             tools = [{"type": "mcp", "server_label": "here", "allowed_tools": ["add"]}]

@@ -213,3 +213,5 @@ async def test_without_such_a_server_the_refusal_names_the_flag() -> None:
         reply = await writing(FINAL).post("/v1/responses", input="?", tools=[tool])
         assert reply.status_code == 400
         assert "--tool-server" in reply.json["error"]["message"]
+        assert tool["type"] in reply.json["error"]["message"]
+        assert reply.json["error"]["param"] == "tools[0]"

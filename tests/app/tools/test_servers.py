@@ -13,7 +13,7 @@ from mcp_types import Tool as ListedByServer
 from app.responses.history import told_to_model
 from app.responses.input_items import as_input
 from app.schemas.responses import InputItem, McpApproval, McpCallItem, McpToolFilter, ResponseTool
-from app.tools.address import ToolServer
+from app.tools.address import ToolAddress, ToolServer
 from app.tools.allow_list import AllowedServers
 from app.tools.result_text import MAX_RESULT_LENGTH
 from app.tools.servers import McpServers
@@ -234,10 +234,12 @@ async def test_a_call_that_was_not_allowed_is_not_made(servers):
         ([], conversation(), "which tools has not"),
         ([asked("two")], conversation(), "which tools has not"),
         ([asked(), asked()], [], "two MCP servers"),
+        ([asked(), asked("two", TWO), asked()], [], r"tools\[2\]\.server_label is that of tools\[0\]"),
         ([asked("no label")], [], "server_label must be"),
         ([asked("x" * 65)], [], "64 at most"),
         ([asked(None)], [], "server_label"),
         ([asked(url=None)], [], "server_url is missing"),
+        ([ResponseTool(type="web_search")], [], r"^tools\[0\]: web_search .*\(--tool-server browser=URL\)$"),
         ([asked(url="http://other.example/mcp")], [], "--allowed-mcp-servers"),
         ([asked(connector_id="connector_gmail")], [], "connector_id"),
         ([asked(headers={"Host": "x"})], [], "Host"),
@@ -250,6 +252,62 @@ async def test_a_call_that_was_not_allowed_is_not_made(servers):
 async def test_a_request_that_cannot_be_is_refused(tools, items, complaint, servers):
     with pytest.raises(BadRequestError, match=complaint):
         await servers.open(tools, items)
+
+
+@pytest.mark.parametrize(
+    ("tool", "field"),
+    [
+        (asked("no label"), ".server_label"),
+        (asked(url=None), ".server_url"),
+        (asked(url="http://other.example/mcp"), ".server_url"),
+        (asked(connector_id="connector_gmail"), ".connector_id"),
+        (asked(headers={"Host": "x"}), ".headers"),
+        (asked(require_approval="sometimes"), ".require_approval"),
+        (asked(allowed_tools=["x"] * 600), ".allowed_tools"),
+        (asked(allowed_tools=["add", "sbtract"]), ".allowed_tools"),
+        (asked(allowed_tools=McpToolFilter(["sbtract"])), ".allowed_tools"),
+        (ResponseTool(type="code_interpreter"), ""),
+    ],
+)
+async def test_a_refusal_says_once_where_in_the_request_it_is(tool, field, servers):
+    function = ResponseTool(type="function", name="weather")
+
+    with pytest.raises(BadRequestError) as refused:
+        await servers.open([function, tool], [])
+
+    assert refused.value.param == f"tools[1]{field}"
+    assert refused.value.message.count("tools[1]") == 1
+
+
+async def test_a_tool_that_is_allowed_and_does_not_exist_is_refused_with_those_that_there_are(servers):
+    with pytest.raises(BadRequestError) as refused:
+        await servers.open([asked(allowed_tools=["sbtract"])], [])
+
+    assert refused.value.message == (
+        "tools[0].allowed_tools names 'sbtract', which is none of the tools of the MCP server 'one': these are 'add', "
+        "'fail', 'slow', 'progress', 'big', 'picture', 'facts', 'nothing', and 1 more"
+    )
+    gone = await servers.open([asked("gone", "http://gone.example/mcp", allowed_tools=["any"])], [])
+    assert "nobody is there" in gone.listings[0].error
+
+
+async def test_where_a_server_is_the_log_says_beside_its_label_and_nobody_else_is_told(nursery, caplog):
+    caplog.set_level("INFO", "trillm.tools")
+    secret = ToolAddress("stdio", command=("/nowhere/secret-command", "--key"))
+    sessions = ToolSessions()
+    servers = McpServers(sessions, [ToolServer(secret, "here")], AllowedServers.of(()))
+    nursery.start_soon(servers.run)
+    with trio.fail_after(10):
+        while "tried again" not in caplog.text:
+            await trio.sleep(0.01)
+
+    [error] = [item.error for item in (await servers.open([asked("here", None)], [])).listings]
+
+    assert error.startswith("here: the server cannot be reached: FileNotFoundError: No such file or directory")
+    assert "secret" not in error
+    [line] = [record.getMessage() for record in caplog.records if "--tool-server" in record.getMessage()]
+    assert line.startswith("--tool-server here (stdio:/nowhere/secret-command): the server cannot be reached")
+    assert line.count("secret-command") == 1
 
 
 def naming_server(*names: str) -> Server:

@@ -530,7 +530,7 @@ async def test_all_who_wait_for_a_list_that_does_not_come_are_told_in_time(nurse
     told = []
 
     async def ask() -> None:
-        with pytest.raises(ToolError, match=r"list of tools .* did not answer within 10 s"):
+        with pytest.raises(ToolError, match=r"list of tools did not answer within 10 s"):
             await sessions.list_tools(HERE, ())
         told.append(trio.current_time() - began)
 
