@@ -35,7 +35,10 @@ READ_SECONDS = 5.0
 """What reading a conversation may take, with those before it."""
 MEASURE_SECONDS = 10.0
 """How often it is counted what there is, however often that is asked."""
-_CHANGES = ("response.in_progress", "response.output_item.added", "response.output_item.done")
+_CHANGES = (
+    "response.in_progress",
+    *("response.output_item.added", "response.mcp_call_arguments.done", "response.output_item.done"),
+)
 """Events after which the response object reads otherwise: between them it is not written again."""
 
 _ENCODER = msgspec.json.Encoder()
