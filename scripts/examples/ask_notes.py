@@ -13,7 +13,9 @@ rest. A model that knows tools needs neither.
 
 from __future__ import annotations
 
+import argparse
 import os
+import sys
 from collections.abc import Iterable
 
 import openai
@@ -27,14 +29,22 @@ KEEP = "Keep notes in few words."
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     client = openai.OpenAI(
         base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1"),
         api_key=os.environ.get("OPENAI_API_KEY", "none"),
     )
-    model = next(iter(client.models.list())).id
-    ask(client, model)
-    ask_with_approval(client, model)
-    ask_in_background(client, model)
+    try:
+        model = next(iter(client.models.list())).id
+        ask(client, model)
+        ask_with_approval(client, model)
+        ask_in_background(client, model)
+    except openai.APIConnectionError:
+        sys.exit(f"No server answers at {client.base_url} (OPENAI_BASE_URL): see the first lines of this file.")
+    except openai.APIError as error:
+        sys.exit(f"The server at {client.base_url} says: {error.message}")
+    except (EOFError, KeyboardInterrupt):
+        sys.exit("\nNobody is there to ask: the rest is left out.")
 
 
 def ask(client: openai.OpenAI, model: str) -> None:

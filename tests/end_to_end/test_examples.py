@@ -61,6 +61,24 @@ async def test_the_example_of_tools_prints_what_readme_says():
     assert not any("Traceback" in line for line in server.log)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [(["--help"], 0, "Three requests"), ([], 1, "No server answers at http://127.0.0.1:9/v1/ (OPENAI_BASE_URL)")],
+)
+async def test_the_example_says_how_it_is_used_and_what_is_missing(arguments, status, text):
+    example = await trio.run_process(
+        [sys.executable, f"{ROOT}/scripts/examples/ask_notes.py", *arguments],
+        env=os.environ | {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"},
+        stdin=b"",
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+    )
+    assert example.returncode == status
+    assert text in (example.stdout + example.stderr).decode()
+    assert b"Traceback" not in example.stderr
+
+
 async def test_the_notes_are_reached_over_both_transports_of_http(checkpoint):
     async with (
         open_process([*NOTES.split(" "), "--port", "0"]) as notes,
