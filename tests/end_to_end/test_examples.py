@@ -12,6 +12,9 @@ import trio
 
 from app.checkpoints.default_model import FILE
 from app.settings import default_cache_directory
+from app.tools.address import read_tool_servers
+from app.tools.result_text import result_text
+from app.tools.sessions import ToolSessions
 from tests.helpers.server import LISTENING, READY, open_process, open_server
 
 pytestmark = pytest.mark.process
@@ -21,11 +24,18 @@ NOTES = f"{sys.executable} {ROOT}/scripts/examples/notes.py"
 ASKED = "Allow it? [y/n] "
 
 
-def section() -> list[str]:
-    """The lines of README's code blocks about tools."""
+FENCED = re.compile(r"```python\n(.*?)```\n", re.DOTALL)
+
+
+def written() -> str:
+    """What README says about tools."""
     readme = (ROOT / "README.md").read_text()
-    text = readme.partition("\n## Tools: MCP servers over /v1/responses\n")[2].partition("\n## ")[0]
-    return [line[4:] for line in text.split("\n") if line.startswith("    ")]
+    return readme.partition("\n## Tools: MCP servers over /v1/responses\n")[2].partition("\n## ")[0]
+
+
+def section() -> list[str]:
+    """The lines of its commands and of what they print."""
+    return [line[4:] for line in FENCED.sub("", written()).split("\n") if line.startswith("    ")]
 
 
 def command(beginning: str) -> list[str]:
@@ -90,3 +100,17 @@ async def test_the_notes_are_reached_over_both_transports_of_http(checkpoint):
         async with open_server(checkpoint, *flags) as server:
             await server.until_said(re.compile(r"--tool-server notes \(http://\S+/mcp\) has 2 tools"))
             await server.until_said(re.compile(r"--tool-server older \(http://\S+/sse\) has 2 tools"))
+
+
+async def test_the_server_of_one_s_own_that_readme_shows_is_called(tmp_path):
+    [code] = FENCED.findall(written())
+    (tmp_path / "dice.py").write_text(code)
+    [server] = read_tool_servers((f"dice=stdio:{sys.executable} {tmp_path}/dice.py",))
+    sessions = ToolSessions()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(sessions.run)
+        [tool] = await sessions.list_tools(server.address, ())
+        result = await sessions.call(server.address, (), tool.name, {"sides": 2})
+        nursery.cancel_scope.cancel()
+    assert (tool.name, tool.description) == ("roll", "Rolls a die.")
+    assert result_text(result) in ("1", "2")
