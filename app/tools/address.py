@@ -80,8 +80,17 @@ class ToolAddress:
         """For the log."""
         return self.label or str(self)
 
+    def hidden_in(self, text: str) -> str:
+        """What the connection says of its failure, for clients: they know the server by its label."""
+        if self.transport == "stdio":
+            return text
+        prefix = UrlPrefix.of(self.url)
+        for place in (f"{prefix.host}:{prefix.port}", urlsplit(self.url).netloc):
+            text = text.replace(place, "the server")
+        return text
+
     def __str__(self) -> str:
-        """For logs and errors: without what a URL's query or a command's arguments may hide."""
+        """For logs and errors of the operator's: without what a URL's query or a command's arguments may hide."""
         if self.transport == "stdio":
             return f"{STDIO}{self.command[0]}"
         parts = urlsplit(self.url)

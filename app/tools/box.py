@@ -103,7 +103,7 @@ class McpToolBox:
                     raise ToolError(f"the tool answers {result.result_type[:64]!r}, which is no end of a call here")
             except ToolError as error:
                 ending.outcome = "timed_out" if error.timed_out else "failed"
-                return _failed(call, INTERNAL_ERROR, f"{server.label}: {error.message}")
+                return _failed(call, INTERNAL_ERROR, server.told(error))
             ending.outcome = "failed" if result.is_error else "completed"
         text = result_text(result)
         if result.is_error:

@@ -183,7 +183,7 @@ class McpServers:
                 instructions = self._sessions.instructions(server.address, server.headers)
                 known[at], listings[at] = tools, Listing.of(server, tools, instructions)
             except ToolError as error:
-                listings[at] = Listing(server, error=f"{server.label}: {error.message}")
+                listings[at] = Listing(server, error=server.told(error))
 
         async with trio.open_nursery() as nursery:
             for at, server in enumerate(servers):

@@ -15,6 +15,7 @@ from app.tools.address import ToolAddress
 from app.tools.call_counts import FROM_REQUEST
 from app.tools.mcp_tool import McpTool
 from app.tools.request_headers import Headers
+from app.tools.tool_error import ToolError
 from app.tools.tool_filter import is_allowed, needs_approval
 
 
@@ -36,6 +37,10 @@ class AskedServer:
     def counted_as(self) -> str:
         """The label if the operator has given it: a request may bring any."""
         return self.label if self.request.server_url is None else FROM_REQUEST
+
+    def told(self, error: ToolError) -> str:
+        """As clients and the model read it: by the label."""
+        return f"{self.label}: {self.address.hidden_in(error.message)}"
 
 
 @frozen

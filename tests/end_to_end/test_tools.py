@@ -36,9 +36,9 @@ def descendants(pid: int) -> set[int]:
 
 
 async def test_a_command_s_tools_are_called_and_it_ends_with_the_server(checkpoint):
-    flags = ("--tool-server", COMMAND, "--tool-server", "127.0.0.1:1", "--max-model-len", "4096")
+    flags = ("--tool-server", COMMAND, "--tool-server", "away=127.0.0.1:1", "--max-model-len", "4096")
     async with open_server(checkpoint, *flags) as server:
-        await server.until_said(re.compile(r"http://127\.0\.0\.1:1/sse: .*cannot be reached.*tried again"))
+        await server.until_said(re.compile(r"away \(http://127\.0\.0\.1:1/sse\): .*cannot be reached.*tried again"))
         await server.until_said(re.compile(r"--tool-server here \(stdio:\S+\) has 9 tools"))
         commands = descendants(server.pid) - set(children(server.pid).values())
         async with server.client() as http:
@@ -47,14 +47,24 @@ async def test_a_command_s_tools_are_called_and_it_ends_with_the_server(checkpoi
             reply = await http.post("/v1/responses", json=body)
             tools = [{"type": "mcp", "server_label": "other", "server_url": "http://127.0.0.1:1/sse"}]
             refused = await http.post("/v1/responses", json=body | {"tools": tools, "input": "Hi"})
+            big = [item | {"name": "big", "arguments": "{}"} for item in CONVERSATION[1:2]]
+            tools = [{"type": "mcp", "server_label": "here"}, {"type": "mcp", "server_label": "away"}]
+            conversation = [CONVERSATION[0], *big, CONVERSATION[2]]
+            long = (await http.post("/v1/responses", json=body | {"input": conversation, "tools": tools})).json()
             metrics = (await http.get("/metrics")).text
 
     assert reply.status_code == 200, reply.text
     assert [item["type"] for item in reply.json()["output"]][:2] == ["mcp_list_tools", "mcp_call"]
     assert reply.json()["output"][1]["output"] == "5"
     assert refused.status_code == 400
+    _, away, call, message = long["output"]
+    assert "away: the server cannot be reached" in away["error"]
+    assert "127.0.0.1" not in away["error"]
+    assert re.search(r"\n\[cut: .* do not fit .* are told\]$", call["output"])
+    assert (message["type"], long["status"]) == ("message", "incomplete")  # max_output_tokens
+    assert 0 < long["usage"]["input_tokens"] <= 4096 * 3 // 4 + 256
     assert re.search(
-        r'^trillm:mcp_calls_total\{.*outcome="completed".*server_label="here".*\} 1\.0$', metrics, re.MULTILINE
+        r'^trillm:mcp_calls_total\{.*outcome="completed".*server_label="here".*\} 2\.0$', metrics, re.MULTILINE
     )
     assert re.search(r"^trillm:mcp_sessions\{.*\} 1\.0$", metrics, re.MULTILINE)
     assert re.search(r"^trillm:stored_responses\{.*\} 0\.0$", metrics, re.MULTILINE)

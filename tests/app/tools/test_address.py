@@ -133,3 +133,11 @@ def test_other_headers_are_refused_without_their_values(headers, authorization, 
 def test_a_server_that_is_allowed_leads_to_what_is_allowed_of_its_origin(url, may_be_asked):
     assert ALLOWED.address("https://a.example/tools/mcp").may_ask(url) is may_be_asked
     assert read_url("https://a.example/tools/mcp").may_ask(url)
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.7:9100/mcp", "https://inside.example/mcp"])
+def test_what_a_connection_fails_with_tells_clients_nothing_of_where_the_server_is(url):
+    parts = url.split("/")[2]
+    place = parts if ":" in parts else f"{parts}:443"
+    told = read_url(url).hidden_in(f"all attempts to connect to {place} failed ({parts})")
+    assert told == "all attempts to connect to the server failed (the server)"
