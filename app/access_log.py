@@ -1,5 +1,5 @@
 """One line and one set of counts for each HTTP request, when it is over: outermost, so that refusals at the door and
-clients who leave are told too.
+clients who leave are told too. A response that runs on in the background has another line, when that is over.
 
 What is inside only the application knows (the route, the answer's id, tokens, an error within a stream), and it notes
 that in the Access that travels in the request's scope. Told are neither headers nor bodies nor query strings.
@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from typing import cast, final
 
 import trio
-from attrs import define
+from attrs import define, evolve
 from hypercorn.typing import (
     ASGIFramework,
     ASGIReceiveCallable,
@@ -31,6 +31,8 @@ from app.request_label import HEADER, request_label
 log = logging.getLogger("trillm.access")
 
 _KEY = "trillm.access"
+BACKGROUND = "BACKGROUND"
+"""Told as the method of what went on after its request."""
 CLIENT_LEFT = 499
 """Told as the status of a request whose client left before it had one; nginx's word for it."""
 QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/ping", "/load"})
@@ -73,6 +75,8 @@ class Access:
     """The last piece was handed over."""
     is_left: bool = False
     """The client has gone."""
+    is_cancelled: bool = False
+    """A client wanted it ended."""
 
     def note(self, message: ASGISendEvent) -> None:
         """This is being sent."""
@@ -86,6 +90,8 @@ class Access:
 
     @property
     def end(self) -> str:
+        if self.is_cancelled:
+            return "cancelled"
         if self.failure is not None:
             return f"error {self.failure}"
         if self.is_whole:
@@ -100,6 +106,16 @@ class Access:
             f"tokens={self.num_prompt_tokens}+{self.num_tokens} finish={self.finish} "
             f"first_byte={first} seconds={now - self.began:.3f} bytes={self.num_sent} end={self.end}"
         )
+
+
+def background_access(access: Access) -> Access:
+    """Of what goes on after this request, whose own ends with its answer."""
+    return evolve(access, method=BACKGROUND, status=200, first_byte_at=None, num_received=0, num_sent=0, is_whole=True)
+
+
+def tell(access: Access) -> None:
+    """It is over."""
+    log.info("%s", access.line(trio.current_time()))
 
 
 def access_of(request: Request) -> Access:
@@ -164,7 +180,7 @@ class AccessMiddleware:
             status = access.status or CLIENT_LEFT
             self._metrics.observe(access.handler, access.method, status, seconds, access.num_received, access.num_sent)
         if self._logs and access.handler not in QUIET_PATHS:
-            log.info("%s", access.line(now))
+            tell(access)
 
 
 def label_of(scope: HTTPScope) -> str:

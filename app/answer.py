@@ -142,12 +142,13 @@ async def open_answer(
     deadline: Deadline | None = None,
     *,
     goes_on: bool = False,
+    waits: bool = False,
 ) -> AsyncIterator[Answer]:
     """Starts the generation; leaving aborts what has not ended. Raises UnavailableError, having started nothing.
 
-    `goes_on`: a further part of a request that runs, see `EngineClient.generate`.
+    `goes_on`, a further part of a request that runs, and `waits`: see `EngineClient.generate`.
     """
-    async with engine.generate(prompts, deadline, goes_on=goes_on) as generation:
+    async with engine.generate(prompts, deadline, goes_on=goes_on, waits=waits) as generation:
         answer = Answer(generation, prompts, n, metrics)
         metrics.requests.num_open += 1
         try:

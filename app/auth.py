@@ -21,8 +21,8 @@ from app.messages_error import REQUEST_ID, is_messages_path
 from app.request_label import HEADER, request_label
 from protocol.errors import InvalidKeyError, NotLocalError, TrillmError
 
-PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics", "/load"})
-"""What probes and Prometheus read. They run no model and tell nothing of any request."""
+PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics", "/load", "/docs", "/openapi.json"})
+"""What probes, Prometheus and browsers read. They run no model and tell nothing of any request."""
 
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:]*))(?::[0-9]*)?")
 

@@ -4,10 +4,12 @@ its body and has its own writer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import frozen
 
 from app.calls import Calls, forced_calls
-from app.chat_reading import end_of_prompt, read_chat, thoughts_before_grammar
+from app.chat_reading import end_of_prompt, read_chat, read_harmony, thoughts_before_grammar
 from app.chat_writer import ChatForm
 from app.choice_reader import PlainReader
 from app.conversation import Conversation, begins_message, conversation_of
@@ -17,11 +19,12 @@ from app.grammar import RequestGrammars
 from app.head import Head
 from app.parts import ChoiceReader
 from app.prompts import engine_prompts, response_head, tokens_as_ids
-from app.render import ChatTemplate
+from app.render import Template
 from app.sampling import Wanted, checked_logprobs
 from app.schemas.chat import ChatRequest
 from app.services import Services
 from app.template_source import template_for
+from app.tool_namespace import ToolNamespace
 from app.truncation import truncated
 from protocol.errors import BadRequestError
 from protocol.sampling import Grammar, Thoughts
@@ -48,22 +51,32 @@ class PreparedChat:
 
 
 async def prepare_chat(
-    services: Services, grammars: RequestGrammars, body: ChatRequest, id_prefix: str
+    services: Services,
+    grammars: RequestGrammars,
+    body: ChatRequest,
+    id_prefix: str,
+    namespaces: Sequence[ToolNamespace] = (),
 ) -> PreparedChat:
-    """Everything that can be refused is refused here. Raises BadRequestError, NotFoundError, UnavailableError, and
-    DeadlineError if it took longer than the request may."""
+    """Everything that can be refused is refused here. `namespaces`: of those of its tools that are an MCP server's.
+
+    Raises BadRequestError, NotFoundError, UnavailableError, and DeadlineError if it took longer than the request may.
+    """
     deadline = deadline_of(body.timeout, services.limits)
     head = response_head(services, body, id_prefix)
     services.facts()
     calls = forced_calls(body.tools, body.tool_choice, body.parallel_tool_calls is not False, services.limits)
     wanted = _wanted(body, services)
     with within(deadline):
-        token_ids = await encode_request(services, body)
+        token_ids = await encode_request(services, body, namespaces)
         token_ids = truncated(token_ids, body, wanted, services.facts().max_model_len)
         prompt_text = await services.tokenizer.decode_long(token_ids) if body.return_prompt_text else None
         end = end_of_prompt(services, body, token_ids)
-        grammar = await _grammar(body, calls, grammars, thoughts_before_grammar(services, end))
-    reading = read_chat(services, body, calls, grammar is not None, end)
+        grammar = await _grammar(body, calls, grammars, thoughts_before_grammar(services, end, token_ids))
+    reading = (
+        read_chat(services, body, calls, grammar is not None, end)
+        if services.harmony is None
+        else read_harmony(services.harmony, body, calls, namespaces, token_ids)
+    )
     prompts = reading.adapted(engine_prompts(services, body, wanted, [token_ids], grammar))
     last = body.add_generation_prompt, body.continue_final_message
     form = ChatForm(
@@ -80,13 +93,13 @@ async def prepare_chat(
     return PreparedChat(prompts, head, form, deadline)
 
 
-async def encode_request(services: Services, body: ChatRequest) -> list[int]:
+async def encode_request(services: Services, body: ChatRequest, namespaces: Sequence[ToolNamespace] = ()) -> list[int]:
     """The prompt of a request, before anything is cut off. Raises BadRequestError, UnavailableError."""
     template = await template_for(services, body.chat_template)
-    return await encode_chat(services, template, _conversation(body, services))
+    return await encode_chat(services, template, _conversation(body, services, namespaces))
 
 
-async def encode_chat(services: Services, template: ChatTemplate | None, conversation: Conversation) -> list[int]:
+async def encode_chat(services: Services, template: Template | None, conversation: Conversation) -> list[int]:
     """The prompt of a conversation. Raises BadRequestError, also if there is no template for it."""
     if template is None:
         raise BadRequestError(
@@ -99,7 +112,7 @@ async def encode_chat(services: Services, template: ChatTemplate | None, convers
     return token_ids
 
 
-def _conversation(body: ChatRequest, services: Services) -> Conversation:
+def _conversation(body: ChatRequest, services: Services, namespaces: Sequence[ToolNamespace]) -> Conversation:
     kwargs = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", body.reasoning_effort)
@@ -112,6 +125,8 @@ def _conversation(body: ChatRequest, services: Services) -> Conversation:
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         add_special_tokens=body.add_special_tokens,
+        namespaces=namespaces,
+        response_format=body.response_format,
     )
 
 

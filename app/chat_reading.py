@@ -6,14 +6,15 @@ Used by app/chat.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import msgspec
 from attrs import frozen
 
 from app.call_reader import CallReader
-from app.calls import Calls
-from app.choice_reader import TextParser, TextReader
+from app.calls import Calls, callable_tools
+from app.choice_reader import TextParser, TextReader, Wanted
 from app.dialects import harmony, thinking
 from app.dialects.dialect import PromptEnd, prompt_end
 from app.dialects.plain import PlainText
@@ -22,7 +23,11 @@ from app.parts import ChoiceReader
 from app.schemas.chat import ChatRequest, ContentPart, Message
 from app.services import Services
 from app.tokenizer import Tokenizer
+from app.tool_namespace import ToolNamespace
 from protocol.sampling import Thoughts
+
+if TYPE_CHECKING:
+    from app.harmony.harmony import Harmony
 
 _NUM_END_TOKENS = 32
 """Enough for a mark and the blanks after it."""
@@ -60,18 +65,20 @@ def end_of_prompt(services: Services, body: ChatRequest, token_ids: Sequence[int
     return prompt_end(tokenizer.decode(list(token_ids[at:])), continued)
 
 
-def thoughts_before_grammar(services: Services, end: PromptEnd) -> Thoughts | None:
+def thoughts_before_grammar(services: Services, end: PromptEnd, token_ids: Sequence[int]) -> Thoughts | None:
+    """`token_ids`: of the prompt."""
+    if services.harmony is not None:
+        return services.harmony.thoughts(token_ids)
     return services.dialect.thoughts(end, _reasoning_marks(services.tokenizer))
 
 
 def read_chat(services: Services, body: ChatRequest, calls: Calls | None, has_grammar: bool, end: PromptEnd) -> Reading:
     """An answer that a grammar makes has no calls but those that it forces."""
     dialect = services.dialect
-    tools = body.tools if body.tools and body.tool_choice != "none" else []
+    tools = callable_tools(body.tools, body.tool_choice)
     schemas = {tool.function.name: tool.function.parameters for tool in tools}
     keeps_control_tokens = body.skip_special_tokens is False
-    max_calls = 1 if body.parallel_tool_calls is False else None
-    include_reasoning = body.include_reasoning is not False
+    wanted = _wanted(body)
     marks = None if dialect.is_harmony else _reasoning_marks(services.tokenizer)
 
     def parser() -> TextParser:
@@ -82,7 +89,7 @@ def read_chat(services: Services, body: ChatRequest, calls: Calls | None, has_gr
         return dialect.parser(schemas, bool(tools), end, keeps_control_tokens)
 
     def reader() -> ChoiceReader:
-        return TextReader(parser(), max_calls=max_calls, include_reasoning=include_reasoning, reasoning_marks=marks)
+        return TextReader(parser(), wanted, reasoning_marks=marks)
 
     counts = dialect.reasoning is not None
     if calls is not None or has_grammar:
@@ -92,6 +99,29 @@ def read_chat(services: Services, body: ChatRequest, calls: Calls | None, has_gr
     if not dialect.reads(bool(tools)):
         return Reading()
     return Reading(reader, counts, dialect.needs_control_tokens(bool(tools)))
+
+
+def read_harmony(
+    harmony: Harmony,
+    body: ChatRequest,
+    calls: Calls | None,
+    namespaces: Sequence[ToolNamespace],
+    token_ids: Sequence[int],
+) -> Reading:
+    """The same for a model whose answers are read by their tokens; those of the prompt are `token_ids`. A grammar makes
+    no more of an answer than what is on its final channel."""
+    names = [] if calls is not None else [tool.function.name for tool in callable_tools(body.tools, body.tool_choice)]
+    wanted, spells = _wanted(body), body.skip_special_tokens is False
+
+    def reader() -> ChoiceReader:
+        answer = None if calls is None else CallReader(calls)
+        return harmony.reader(token_ids, names, namespaces, wanted, spells_control_tokens=spells, answer=answer)
+
+    return Reading(reader, counts_reasoning=True)
+
+
+def _wanted(body: ChatRequest) -> Wanted:
+    return Wanted(1 if body.parallel_tool_calls is False else None, body.include_reasoning is not False)
 
 
 def _text(message: Message) -> str:

@@ -9,6 +9,8 @@ from protocol.errors import BadRequestError
 
 N = TypeVar("N", int, float)
 
+_MAX_SHOWN = 8
+
 
 def ranged(name: str, value: N | None, low: N, high: N | None, default: N) -> N:
     """The value, or the default for None. Raises BadRequestError outside [low, high]."""
@@ -24,6 +26,12 @@ def short(value: object) -> str:
     """A value as an error message may quote it."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 2**200 else "a number of more than 60 digits"
     return text if len(text) <= 80 else text[:80] + "…"
+
+
+def few(names: Sequence[str]) -> str:
+    """Names as an error message may list them."""
+    shown = ", ".join(short(name) for name in names[:_MAX_SHOWN])
+    return shown if len(names) <= _MAX_SHOWN else f"{shown}, and {len(names) - _MAX_SHOWN} more"
 
 
 def check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:

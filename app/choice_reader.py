@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from attrs import frozen
+
 from app.parts import CallPiece, Content, Part, Reasoning
 from protocol.messages import FinishReason, RequestOutput
 
@@ -26,6 +28,27 @@ class TextParser(Protocol):
         ...
 
 
+@frozen
+class Wanted:
+    """Which parts of a choice its request wants to be told."""
+
+    max_calls: int | None = None
+    include_reasoning: bool = True
+
+    def of(self, parts: Sequence[Part]) -> list[Part]:
+        return [part for part in parts if self._is_wanted(part)]
+
+    def _is_wanted(self, part: Part) -> bool:
+        if isinstance(part, CallPiece):
+            return self.max_calls is None or part.index < self.max_calls
+        return bool(part.text) and (self.include_reasoning or not isinstance(part, Reasoning))
+
+    def finish_reason(self, reason: str, whole_calls: Sequence[bool]) -> str:
+        """ "tool_calls" instead of "stop" after whole calls; any other reason as it is."""
+        calls = whole_calls[: self.max_calls]
+        return "tool_calls" if reason == FinishReason.STOP and calls and all(calls) else reason
+
+
 class PlainReader:
     """A text that is the answer and nothing else."""
 
@@ -44,16 +67,13 @@ class TextReader:
     def __init__(
         self,
         parser: TextParser,
+        wanted: Wanted | None = None,
         *,
-        max_calls: int | None = None,
-        include_reasoning: bool = True,
         reasoning_marks: tuple[int, int] | None = None,
     ) -> None:
-        """Calls beyond `max_calls` and, without `include_reasoning`, thoughts are left out. `reasoning_marks` are the
-        tokens before and after thoughts, if these are one token each."""
+        """`reasoning_marks` are the tokens before and after thoughts, if these are one token each."""
         self._parser = parser
-        self._max_calls = max_calls
-        self._include_reasoning = include_reasoning
+        self._wanted = wanted or Wanted()
         self._count = _ReasoningCount(reasoning_marks)
 
     @property
@@ -65,16 +85,10 @@ class TextReader:
         if output.finish_reason is not None:
             parts += self._parser.end(cut=output.finish_reason != FinishReason.STOP)
         self._count.add(output, parts)
-        return merged([part for part in parts if self._is_told(part)])
+        return merged(self._wanted.of(parts))
 
     def finish_reason(self, reason: str) -> str:
-        calls = self._parser.whole_calls[: self._max_calls]
-        return "tool_calls" if reason == FinishReason.STOP and calls and all(calls) else reason
-
-    def _is_told(self, part: Part) -> bool:
-        if isinstance(part, CallPiece):
-            return self._max_calls is None or part.index < self._max_calls
-        return bool(part.text) and (self._include_reasoning or not isinstance(part, Reasoning))
+        return self._wanted.finish_reason(reason, self._parser.whole_calls)
 
 
 class _ReasoningCount:

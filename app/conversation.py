@@ -14,6 +14,8 @@ from attrs import field, frozen
 
 from app.body import how_often, nests_within
 from app.schemas.chat import ContentPart, Message, Tool
+from app.schemas.sampling import ResponseFormat
+from app.tool_namespace import ToolNamespace
 from protocol.errors import BadRequestError
 
 _ARGUMENTS_DEPTH = 100
@@ -30,6 +32,9 @@ class Conversation:
     continue_final_message: bool = False
     add_special_tokens: bool = False
     """The template writes the special tokens; only odd templates need the tokeniser to add its own."""
+    namespaces: Sequence[ToolNamespace] = ()
+    """Of those tools that are a server's. Chat templates know no such thing; Harmony does, and what comes next, too."""
+    response_format: ResponseFormat | None = None
 
     def num_bytes(self) -> int:
         """Of everything in it, as JSON: what rendering costs grows with it."""
@@ -44,6 +49,11 @@ class Conversation:
                 f"messages, tools, documents and chat_template_kwargs have more than {_MAX_VALUES} values together",
                 param="messages",
             )
+
+    def characters(self) -> str:
+        """A text with every character that is in it."""
+        others = (self.response_format, [(space.label, space.description) for space in self.namespaces])
+        return (self._encoded() + msgspec.json.encode(others)).decode()
 
     def _encoded(self) -> bytes:
         return msgspec.json.encode((self.messages, self.tools, self.documents, self.template_kwargs))
@@ -75,6 +85,8 @@ def conversation_of(
     add_generation_prompt: bool | None,
     continue_final_message: bool | None,
     add_special_tokens: bool | None,
+    namespaces: Sequence[ToolNamespace] = (),
+    response_format: ResponseFormat | None = None,
 ) -> Conversation:
     """Raises BadRequestError for an empty or oversized list and for contradictory flags."""
     if not messages:
@@ -95,6 +107,8 @@ def conversation_of(
         begins_message(add_generation_prompt, continue_final_message),
         bool(continue_final_message),
         bool(add_special_tokens),
+        namespaces,
+        response_format,
     )
 
 
@@ -105,7 +119,7 @@ def begins_message(add_generation_prompt: bool | None, continue_final_message: b
 
 def _plain_message(message: Message, at: int) -> dict[str, Any]:
     """Fields that are absent stay absent, except the content: templates concatenate it without asking."""
-    plain: dict[str, Any] = {"role": message.role, "content": _content(message, at)}
+    plain: dict[str, Any] = {"role": message.role, "content": content_text(message, at)}
     reasoning = message.reasoning_content or message.reasoning
     if reasoning is not None:
         plain["reasoning_content"] = plain["reasoning"] = reasoning
@@ -127,7 +141,8 @@ def _plain_message(message: Message, at: int) -> dict[str, Any]:
     return plain
 
 
-def _content(message: Message, at: int) -> str:
+def content_text(message: Message, at: int) -> str:
+    """Its text, in one piece. Raises BadRequestError for what no text model can read; `at` is its index."""
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     return "\n".join(_part_text(part, at, i) for i, part in enumerate(message.content))

@@ -7,6 +7,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+import msgspec
+
 Json = dict[str, Any]
 
 _STYLE = """
@@ -93,5 +95,12 @@ def _kind(schema: Json) -> str:
         found = f"list of ({_kind(schema['items'])})"
     else:
         found = escape(str(schema.get("type", "any")))
-    bounds = [f"{keyword} {schema[keyword]}" for keyword in _TOLD if keyword in schema]
+    bounds = [_bound(keyword, schema[keyword]) for keyword in _TOLD if keyword in schema]
     return found + (f" ({escape(', '.join(bounds))})" if bounds else "")
+
+
+def _bound(keyword: str, value: object) -> str:
+    """With its values as JSON has them."""
+    if isinstance(value, list):
+        return "one of " + ", ".join(msgspec.json.encode(each).decode() for each in value)
+    return f"{keyword} {msgspec.json.encode(value).decode()}"

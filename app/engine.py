@@ -150,12 +150,15 @@ class EngineClient(Protocol):
         ...
 
     def generate(
-        self, prompts: Sequence[Prompt], deadline: Deadline | None = None, *, goes_on: bool = False
+        self, prompts: Sequence[Prompt], deadline: Deadline | None = None, *, goes_on: bool = False, waits: bool = False
     ) -> AbstractAsyncContextManager[Generation]:
         """Entering registers and sends all prompts, or raises UnavailableError and has started none of them.
 
-        `goes_on`: they are a further part of a request that runs. Only a full queue refuses them; they wait for an
-        engine that is down, and a drain waits for them, as for what was sent at once.
+        `goes_on`: they are a further part of a request that runs. A full queue takes them all the same, since each
+        request that runs has had its place there; they wait for an engine that is down, and a drain waits for them, as
+        for what was sent at once. `waits`: nobody waits for the first of them. Entering waits for room in the queue,
+        as long as its deadline and --max-queue-time let it; else as what goes on. Whoever has so many of them bounds
+        their number.
         Leaving it, in whatever way, aborts what is unfinished, synchronously. So does its deadline, after which
         `receive` raises DeadlineError.
         """

@@ -41,9 +41,10 @@ from app.late_actors import late_engines, what_is_late
 from app.late_requests import LateRequests
 from app.mailbox import ActorGeneration
 from app.replays import Replays
+from app.room import Room
 from app.routing import Router
 from protocol.engine_stats import EngineStats
-from protocol.errors import BadRequestError, EngineDeadError, TrillmError, UnavailableError
+from protocol.errors import EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import FIRST_ENGINE, EngineIndex, Epoch, RequestId
 from protocol.messages import (
     EngineAttached,
@@ -84,7 +85,6 @@ class ActorEngineClient:
         `to_check`: why no requests are taken, though the engines are up, until `admit` is called. `has_prefix_cache`:
         whether engines find again what they have computed. `identity`: which of several API servers this is, and
         `peers` the others; `max_live_requests` is then for all together, as far as engines tell of the others'."""
-        self._max_live = max_live_requests
         self._max_queue_seconds = max_queue_seconds
         self._clock = clock
         self.incidents = Incidents()
@@ -92,6 +92,7 @@ class ActorEngineClient:
         self._engines = Engines()
         self._router = Router(has_prefix_cache=has_prefix_cache)
         self._live: dict[RequestId, Entry] = {}
+        self._room = Room(self._live, max_live_requests, self._num_of_others)
         self._replays = Replays(self._live, self.incidents)
         self.identity = identity
         self._dispatch = Dispatch(self._engines, self._router, self._replays, identity)
@@ -172,15 +173,25 @@ class ActorEngineClient:
         return self._house.states() if self._house else []
 
     def generate(
-        self, prompts: Sequence[Prompt], deadline: Deadline | None = None, *, goes_on: bool = False
+        self, prompts: Sequence[Prompt], deadline: Deadline | None = None, *, goes_on: bool = False, waits: bool = False
     ) -> AbstractAsyncContextManager[ActorGeneration]:
-        return self._generate(prompts, deadline, goes_on)
+        return self._generate(prompts, deadline, goes_on, waits)
 
     @asynccontextmanager
     async def _generate(
-        self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool
+        self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool, waits: bool
     ) -> AsyncIterator[ActorGeneration]:
-        generation = self._start(prompts, deadline, goes_on)
+        self._check_ready(goes_on or waits)
+        first_token_by = trio.current_time() + self._max_queue_seconds
+        if waits:
+            with trio.move_on_at(first_token_by if deadline is None else min(first_token_by, deadline.at)) as scope:
+                await self._room.wait(len(prompts))
+            if scope.cancelled_caught:
+                raise self._late.lateness(deadline)
+            self._check_ready(is_patient=True)
+        elif not goes_on:
+            self._room.check(len(prompts))
+        generation = self._start(prompts, deadline, first_token_by, goes_on or waits)
         try:
             yield generation
         finally:
@@ -251,6 +262,7 @@ class ActorEngineClient:
         self._engines.attached.clear()
         self.end_all(EngineDeadError(f"The service cannot go on: {reason}"))
         self.end_operations(reason)
+        self._room.freed(self._room.num_waiting)  # those who wait hear of it, too
         self.failed.set()
 
     def end_operations(self, reason: str) -> None:
@@ -276,35 +288,23 @@ class ActorEngineClient:
 
     # ------------------------------------------------------------------ requests
 
-    def _check_room(self, count: int) -> None:
-        if count > self._max_live:
-            raise BadRequestError(
-                f"n times the number of prompts is {count}; this server takes at most {self._max_live} at once",
-                param="n",
-            )
-        live = len(self._live) + self._num_of_others()
-        if live + count > self._max_live:
-            raise UnavailableError(
-                f"Too many requests: {live} are running or queued, the limit is {self._max_live}"
-                + (f", and this one asks for {count}" if count > 1 else ""),
-                code="queue_full",
-            )
-
     def _num_of_others(self) -> int:
         """Live requests of other API servers, as the engines last told."""
         if not self.identity.has_peers:
             return 0
         return self._replays.sequences_of_others(self._engines.stats_of_each()).total()
 
-    def _start(self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool) -> ActorGeneration:
+    def _check_ready(self, is_patient: bool) -> None:
         readiness = self.readiness
-        if not readiness.ready and not (goes_on and self.alive):
+        if not readiness.ready and not (is_patient and self.alive):
             raise UnavailableError(f"Not ready: {readiness.reason}")
-        self._check_room(len(prompts))
+
+    def _start(
+        self, prompts: Sequence[Prompt], deadline: Deadline | None, first_token_by: float, is_patient: bool
+    ) -> ActorGeneration:
         generation = ActorGeneration([next(self._ids) for _ in prompts])
         arrival, now = self._clock(), trio.current_time()
         drop_at = None if deadline is None else arrival + deadline.at - now + GRACE_SECONDS
-        first_token_by = now + self._max_queue_seconds
         entries = [
             Entry(
                 request_id,
@@ -322,7 +322,7 @@ class ActorEngineClient:
             for entry in entries:
                 self._live[entry.request_id] = entry
                 self._late.note(entry)
-            if not self._dispatch.send(entries) and not goes_on:
+            if not self._dispatch.send(entries) and not is_patient:
                 raise UnavailableError("Not ready: the engine or the output handler has just gone down")
         except TrillmError:
             self._abort(generation)
@@ -337,6 +337,7 @@ class ActorEngineClient:
     def _abort(self, generation: ActorGeneration) -> None:
         """Forget what is unfinished, here and in the actors. Idempotent."""
         entries = [entry for i in generation.unfinished if (entry := self._live.pop(i, None))]
+        self._room.freed(len(entries))
         self._dispatch.withdraw(entries)
         if any(entry.is_on_trial for entry in entries):
             self._dispatch.go_on()
@@ -348,6 +349,8 @@ class ActorEngineClient:
             case RequestOutputs(engine_index=index, epoch=epoch, outputs=outputs, stats=stats):
                 if self._engines.is_attached(index, epoch):
                     self._engines.take(index, stats)
+                    if self.identity.has_peers:
+                        self._room.freed(self._room.num_waiting)  # theirs may have ended
                     for output in outputs:
                         self._deliver(output, (index, epoch))
             case EngineAttached(engine_index=index, epoch=epoch):
@@ -393,6 +396,7 @@ class ActorEngineClient:
         entry.deliver(output, engine[0])
         if output.finish_reason is not None:
             del self._live[output.request_id]
+            self._room.freed(1)
         if was_on_trial:
             self._dispatch.go_on()
 
@@ -400,6 +404,7 @@ class ActorEngineClient:
         """Its requests go on in the others, or wait for the next one, but for those that are taken for the cause."""
         for entry in self._replays.lose(engine, is_innocent=is_innocent):
             del self._live[entry.request_id]
+            self._room.freed(1)
             told = f"{reason}; it is number {entry.deaths} in a row to die under this request"
             entry.generation.fail(EngineDeadError(told))
         self._calls.fail(engine[0], reason)

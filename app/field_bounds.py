@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from app.adapter_paths import MAX_PATH_LENGTH
 from app.adapters import MAX_NAME_LENGTH
+from app.calls import ALLOWED_TOOLS
 from app.limits import Limits
 from app.messages_history import ROLES
 from app.messages_request import CHOICES, DISPLAYS, EFFORTS, THINKS
@@ -80,7 +81,7 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
         | tools
         | {
             "input": {"string": {"minLength": 1}, "array": {"minItems": 1, "maxItems": limits.max_messages}},
-            "max_output_tokens": {"integer": {"minimum": 1}},
+            "max_output_tokens": {"integer": {"minimum": 1, "maximum": request_checks.MAX_OUTPUT_TOKENS}},
             "max_tool_calls": {"integer": {"minimum": 0, "maximum": request_checks.MAX_TOOL_CALLS}},
             "top_logprobs": {"integer": counted},
             "truncation": {"string": {"enum": [*request_checks.TRUNCATIONS]}},
@@ -147,7 +148,11 @@ def field_bounds(limits: Limits) -> dict[str, Bounds]:
             "min_count": {"integer": {"maximum": MAX_PATTERN_COUNT}},
         },
         "Tool": {"type": {"string": {"const": "function"}}},
-        "NamedToolChoice": {"type": {"string": {"const": "function"}}},
+        "NamedToolChoice": {"type": {"string": {"enum": ["function", ALLOWED_TOOLS]}}},
+        "AllowedTools": {
+            "mode": {"string": {"enum": ["auto", "required"]}},
+            "tools": {"array": {"minItems": 1, "maxItems": limits.max_tools}},
+        },
     }
 
 

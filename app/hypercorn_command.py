@@ -12,16 +12,22 @@ import socket
 import sys
 
 import trio
+from hypercorn.config import Config
 from quart_trio import QuartTrio
 
 from actors.handles import HouseSpec, die_with_parent
 from app.bounded_send import BoundedSends
 from app.launch import checked, engine_client
 from app.notify import take_variables
-from app.serving import Service, announce, hypercorn_mended
+from app.serving import Service, announce, drain_limit, hypercorn_mended
 from protocol.errors import StartError, TrillmError
 
 logger = logging.getLogger("trillm")
+
+SHUTDOWN_SECONDS = float(Config.shutdown_timeout)
+"""What hypercorn gives to an application that stops, unless its configuration says otherwise."""
+RECORDING_SECONDS = 10.0
+"""Of these, kept for the store of responses: two calls of it, at most."""
 
 
 def create_app_from_environment() -> QuartTrio:
@@ -84,8 +90,21 @@ def attach_to_lifespan(service: Service, house: HouseSpec) -> QuartTrio:
     async def start() -> None:
         service.app.nursery.start_soon(live_in_worker, service, house)
 
+    async def stop() -> None:
+        await service.services.background.finish(background_seconds(service))
+
     service.app.before_serving(start)
+    service.app.after_serving(stop)
+    # The lifespan's tasks, the actors among them, are ended when `stop` has returned: no sooner, and not only then.
+    service.app.config["BACKGROUND_TASK_SHUTDOWN_TIMEOUT"] = SHUTDOWN_SECONDS
     return service.app
+
+
+def background_seconds(service: Service) -> float:
+    """How long responses may go on in the background. Once the connections have ended, which is hypercorn's to bound
+    (--graceful-timeout). What is held by the operator does not move."""
+    most = SHUTDOWN_SECONDS - RECORDING_SECONDS
+    return 0.0 if service.client.run_state.is_held else min(drain_limit(service), most)
 
 
 async def live_in_worker(service: Service, house: HouseSpec) -> None:
@@ -98,7 +117,7 @@ async def live_with_actors(service: Service, house: HouseSpec) -> None:
         nursery.start_soon(service.client.run_actors, house)
         nursery.start_soon(leave_termination_to_master)
         nursery.start_soon(announce, service, None, trio.current_time())
-        nursery.start_soon(service.services.background.run)
+        nursery.start_soon(service.run_background)
         nursery.start_soon(service.run_tools)
         await service.client.failed.wait()  # the supervisor has said why
         if multiprocessing.parent_process() is None:

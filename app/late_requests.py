@@ -12,6 +12,7 @@ from typing import final
 
 import trio
 
+from app.deadline import Deadline
 from app.incidents import Incidents
 from app.journal import Entry
 from protocol.errors import TrillmError, UnavailableError
@@ -57,12 +58,13 @@ class LateRequests:
             now = trio.current_time()
             for entry in list(self._live.values()):
                 if entry.due <= now and entry.request_id in self._live:  # else it ended with another choice of its call
-                    self._end(entry, self._lateness(entry, now))
+                    self._end(entry, self.lateness(entry.deadline))
 
-    def _lateness(self, entry: Entry, now: float) -> TrillmError:
-        if entry.deadline is not None and entry.deadline.at <= now:
+    def lateness(self, deadline: Deadline | None) -> TrillmError:
+        """What a request that is late by now fails with: it is counted."""
+        if deadline is not None and deadline.at <= trio.current_time():
             self._incidents.deadlines += 1
-            return entry.deadline.error()
+            return deadline.error()
         self._incidents.queue_timeouts += 1
         reason = "the engine is paused or asleep" if self._is_held() else "it has too much to do"
         return UnavailableError(

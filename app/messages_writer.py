@@ -35,8 +35,8 @@ from app.schemas.message_events import (
 from app.schemas.messages import (
     AnswerBlock,
     MessagesAnswer,
+    MessagesOutputTokensDetails,
     MessagesUsage,
-    OutputTokensDetails,
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
@@ -174,7 +174,7 @@ class MessagesWriter:
     def _usage(self, *, final: bool) -> MessagesUsage:
         used = self._answer.usage()
         cached = used.prompt_tokens_details.cached_tokens
-        thoughts = OutputTokensDetails(self._reader.num_reasoning_tokens)
+        thoughts = MessagesOutputTokensDetails(self._reader.num_reasoning_tokens)
         return MessagesUsage(
             input_tokens=used.prompt_tokens - cached,
             cache_read_input_tokens=cached,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -46,9 +46,15 @@ class Families:
 
     def counters(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
         """One sample for each value of one more label."""
-        family = CounterMetricFamily(name, text, labels=[*self._names, label])
-        for value, number in values.items():
-            family.add_metric([*self._values, value], max(number, 0))
+        return self.counters_by(name, text, (label,), {(value,): number for value, number in values.items()})
+
+    def counters_by(
+        self, name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
+    ) -> Metric:
+        """One sample for each tuple of values of several more labels."""
+        family = CounterMetricFamily(name, text, labels=[*self._names, *labels])
+        for several, number in values.items():
+            family.add_metric([*self._values, *several], max(number, 0))
         return family
 
     def histogram(self, name: str, text: str, distribution: Distribution) -> Metric:

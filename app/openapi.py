@@ -31,7 +31,6 @@ _MEANINGS = {
     HTTPStatus.BAD_REQUEST: "The caller's mistake; the message names field, limit and value.",
     HTTPStatus.UNAUTHORIZED: "No key, or a wrong one.",
     HTTPStatus.FORBIDDEN: "Without keys, only loopback addresses and this machine's own names are served.",
-    HTTPStatus.NOT_FOUND: "No such model here.",
     HTTPStatus.REQUEST_TIMEOUT: "The body did not arrive in time.",
     HTTPStatus.CONFLICT: "The engine is in no state for this.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The body is larger than this server takes.",
@@ -89,7 +88,7 @@ def _operation(operation: Operation, has_keys: bool) -> Json:
         statuses -= {HTTPStatus.FORBIDDEN}
     if has_keys and operation.is_of_anthropic:
         found["security"] = [{_KEY_SCHEME: []}, {_BARE_KEY_SCHEME: []}]
-    responses = {str(status.value): _refusal(status, operation.refusal) for status in sorted(statuses)}
+    responses = {str(status.value): _refusal(status, operation) for status in sorted(statuses)}
     found["responses"] = {"200": _success(operation)} | responses
     return found
 
@@ -141,16 +140,16 @@ def _named_events(operation: Operation) -> str:
     )
 
 
-def _refusal(status: HTTPStatus, body: Struct) -> Json:
+def _refusal(status: HTTPStatus, operation: Operation) -> Json:
     headers: Json = dict(_REQUEST_ID)
     if status is HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = {"schema": {"const": "Bearer"}}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
     return {
-        "description": _MEANINGS[status],
+        "description": operation.not_found if status is HTTPStatus.NOT_FOUND else _MEANINGS[status],
         "headers": headers,
-        "content": {JSON: {"schema": _reference(body)}},
+        "content": {JSON: {"schema": _reference(operation.refusal)}},
     }
 
 

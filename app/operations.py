@@ -53,6 +53,7 @@ OF_A_BODY = (
 OF_A_MODEL = (HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
 OF_ENGINES = (HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 OF_STORED = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
+NO_RESPONSE = "No such response here: it was never stored, was deleted, or is too old."
 OF_GENERATING = (*OF_A_BODY, *OF_A_MODEL, HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.GATEWAY_TIMEOUT)
 
 
@@ -97,6 +98,8 @@ class Operation:
     headers: tuple[Header, ...] = ()
     errors: tuple[HTTPStatus, ...] = ()
     """Besides those that every route may give."""
+    not_found: str = "No such model here."
+    """What 404 says."""
 
     @property
     def is_public(self) -> bool:
@@ -147,6 +150,7 @@ OPERATIONS: tuple[Operation, ...] = (
         events=RESPONSE_EVENTS,
         headers=(PRIORITY,),
         errors=OF_GENERATING,
+        not_found="No such model here, or no such previous response.",
     ),
     Operation(
         method="get",
@@ -169,6 +173,7 @@ OPERATIONS: tuple[Operation, ...] = (
             Query(name="include_obfuscation", schema={"type": "boolean"}, description="Passed over: there is none."),
         ),
         errors=OF_STORED,
+        not_found=NO_RESPONSE,
     ),
     Operation(
         method="delete",
@@ -177,6 +182,7 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="Forget a stored response; one that is under way in the background is cancelled.",
         answer=DeletedResponse,
         errors=OF_STORED,
+        not_found=NO_RESPONSE,
     ),
     Operation(
         method="post",
@@ -185,6 +191,7 @@ OPERATIONS: tuple[Operation, ...] = (
         summary="End a response in the background. One that has ended stays as it is.",
         answer=Response,
         errors=OF_STORED,
+        not_found=NO_RESPONSE,
     ),
     Operation(
         method="get",
@@ -206,6 +213,7 @@ OPERATIONS: tuple[Operation, ...] = (
             Query(name="after", schema={"type": "string"}, description="The id of the item that the page follows."),
         ),
         errors=OF_STORED,
+        not_found=NO_RESPONSE,
     ),
     Operation(
         method="post",

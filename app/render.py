@@ -6,7 +6,7 @@ Text that comes from a client stays text (see app/control_tokens.py). Used by th
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 import trio
@@ -18,15 +18,27 @@ from app.tokenizer import Tokenizer
 from protocol.errors import BadRequestError, CheckpointError
 
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
-_INLINE_BYTES = 20_000
+INLINE_BYTES = 20_000
 """Conversations up to this size are rendered on the spot; bigger ones in a worker thread."""
 _NO_PYTHON = (SyntaxError, RecursionError, ValueError, MemoryError, AssertionError)
 """Jinja makes Python of a template, which may be nested too deep, or have a `break` or a number that is none there."""
 _NO_TEXT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError)
 
 
+class Template(Protocol):
+    """What makes the prompt of a conversation."""
+
+    async def encode(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
+        """The prompt's token ids.
+
+        Raises BadRequestError with the template's own message, and for a text that can never fit into `max_model_len`
+        tokens; one that merely is too long is found later.
+        """
+        ...
+
+
 class ChatTemplate:
-    """Immutable after construction, so that worker threads may share it."""
+    """The checkpoint's, in Jinja. Immutable after construction, so that worker threads may share it."""
 
     def __init__(self, source: str, special_tokens: dict[str, str] | None = None) -> None:
         """`special_tokens` are the template's variables bos_token, eos_token, … Raises CheckpointError."""
@@ -40,13 +52,8 @@ class ChatTemplate:
         self._limiter = trio.CapacityLimiter(2)
 
     async def encode(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
-        """The prompt's token ids.
-
-        Raises BadRequestError with the template's own message, and for a text that can never fit into `max_model_len`
-        tokens; one that merely is too long is found later.
-        """
         encode = partial(self.encode_sync, conversation, tokenizer, max_model_len)
-        if conversation.num_bytes() <= _INLINE_BYTES:
+        if conversation.num_bytes() <= INLINE_BYTES:
             return encode()
         return await trio.to_thread.run_sync(encode, limiter=self._limiter)
 

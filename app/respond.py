@@ -67,9 +67,11 @@ async def open_logged_answer(
     deadline: Deadline | None = None,
     *,
     goes_on: bool = False,
+    waits: bool = False,
 ) -> AsyncIterator[Answer]:
     """`open_answer`, and what became of it in the request's line of the access log."""
-    async with open_answer(services.engine, prompts, n, services.metrics, deadline, goes_on=goes_on) as answer:
+    opened = open_answer(services.engine, prompts, n, services.metrics, deadline, goes_on=goes_on, waits=waits)
+    async with opened as answer:
         try:
             yield answer
         finally:

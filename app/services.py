@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
@@ -18,7 +19,7 @@ from app.limits import Limits
 from app.metrics import Metrics
 from app.model_card import ModelCard
 from app.peers import NoPeers, Peers
-from app.render import ChatTemplate
+from app.render import Template
 from app.request_log import RequestLog
 from app.responses.background import BackgroundResponses
 from app.responses.keeper import NothingKept, ResponseKeeper
@@ -28,6 +29,9 @@ from app.tokenizer import Tokenizer
 from protocol.errors import UnavailableError
 from protocol.spec import EngineFacts
 
+if TYPE_CHECKING:
+    from app.harmony.harmony import Harmony
+
 
 @frozen
 class Services:
@@ -35,12 +39,14 @@ class Services:
 
     engine: EngineClient
     tokenizer: Tokenizer
-    template: ChatTemplate | None
+    template: Template | None
     """None: the checkpoint has no chat template, and chats are refused."""
     model: ModelCard
     metrics: Metrics
     dialect: Dialect = field(factory=Dialect)
     """How the model writes thoughts and calls; the default reads neither."""
+    harmony: Harmony | None = None
+    """Reads a gpt-oss model's answers by their tokens. None: by their text, as the dialect says."""
     pooler: Pooler = field(factory=Pooler)
     """What embeddings are made of."""
     limits: Limits = field(factory=Limits)

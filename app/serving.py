@@ -42,17 +42,20 @@ from app.peers import NoPeers, Peers
 from app.pooler_config import pooler
 from app.render import ChatTemplate
 from app.request_log import RequestLog
-from app.responses.archive import Bounds
+from app.response_metrics import ResponseCollector
 from app.responses.background import BackgroundResponses
+from app.responses.bounds import Bounds
 from app.responses.keeper import NothingKept
 from app.responses.store import ResponseStore
 from app.responses.tool_box import NoToolServers
 from app.seeds import choice_seed, seeds
+from app.served_harmony import ending_tokens, served_harmony
 from app.services import Services
 from app.settings import Settings
 from app.template_source import read_template
 from app.tokenizer import Tokenizer
-from protocol.errors import DeadlineError, EngineDeadError, TrillmError, UnavailableError
+from app.tool_metrics import ToolCollector
+from protocol.errors import DeadlineError, EngineDeadError, StartError, TrillmError, UnavailableError
 from protocol.operations import AddLora
 
 if TYPE_CHECKING:
@@ -91,19 +94,22 @@ class Service:
             dialect.tools or "not read (nothing shows it tools)",
             dialect.reasoning or "not told apart",
         )
+        harmony = served_harmony(dialect, tokenizer, settings.cache_directory)
+        jinja = ChatTemplate(template, description.special_tokens) if template else None
         store = response_store(settings)
-        self.tool_servers = mcp_servers(settings)
+        self.tool_servers = mcp_servers(settings, store)
         self.services = Services(
             engine=client,
             tokenizer=tokenizer,
             dialect=dialect,
-            template=ChatTemplate(template, description.special_tokens) if template else None,
+            harmony=harmony,
+            template=jinja if harmony is None or given is not None else harmony.template,
             model=ModelCard(
                 served_names=names,
                 adapters=Adapters(first_adapters(modules, names)),
                 checkpoint_name=checkpoint.name,
                 created=int(checkpoint.directory.stat().st_mtime),
-                eos_token_ids=description.eos_token_ids,
+                eos_token_ids=ending_tokens(description.eos_token_ids, harmony),
                 generation_config=generation_config(
                     settings.generation_config, settings.override_generation_config, checkpoint.directory
                 ),
@@ -129,13 +135,32 @@ class Service:
             request_log=RequestLog(settings.enable_log_requests, settings.max_log_len),
             version=version("trillm"),
         )
-        if policy.is_enabled:
-            self.services.metrics.add(LoraCollector(client, policy.max_loras, self.services.clock))
+        self._add_collectors(store)
         self.app: QuartTrio = create_app(self.services)
+
+    def _add_collectors(self, store: ResponseStore | None) -> None:
+        """Of what not every server has."""
+        services, name = self.services, self.model_name
+        if services.adapter_policy.is_enabled:
+            loras = LoraCollector(self.client, services.adapter_policy.max_loras, services.clock)
+            services.metrics.add(loras)
+        if store is not None:
+            services.metrics.add(ResponseCollector(store, services.background, services.clock, name))
+        if (tools := self.tool_servers) is not None:
+            services.metrics.add(ToolCollector(tools.counts, lambda: tools.num_sessions, name))
 
     @property
     def model_name(self) -> str:
         return self.services.model.served_names[0]
+
+    async def run_background(self) -> None:
+        """Owns the responses that run without a client, until cancelled. An operator who has said where the store is
+        has the service end if it cannot be there."""
+        try:
+            await self.services.background.run()
+        except StartError as error:
+            logger.error("--responses-store-path: %s", error.message)
+            self.client.give_up(f"--responses-store-path: {error.message}")
 
     async def run_tools(self) -> None:
         """Keeps sessions with MCP servers, until cancelled."""
@@ -161,10 +186,11 @@ def response_store(settings: Settings) -> ResponseStore | None:
     if not settings.responses_store:
         return None
     bounds = Bounds(max_responses=settings.max_stored_responses, seconds=settings.responses_ttl)
-    return ResponseStore(settings.responses_path, bounds=bounds)
+    is_required = settings.responses_store_path is not None
+    return ResponseStore(settings.responses_path, bounds=bounds, is_required=is_required)
 
 
-def mcp_servers(settings: Settings) -> McpServers | None:
+def mcp_servers(settings: Settings, store: ResponseStore | None) -> McpServers | None:
     """None: the operator neither names nor allows any, and what they need is not loaded."""
     if not (settings.tool_server or settings.allowed_mcp_servers):
         return None
@@ -172,7 +198,7 @@ def mcp_servers(settings: Settings) -> McpServers | None:
     from app.tools.sessions import ToolSessions
 
     sessions = ToolSessions(call_seconds=settings.tool_timeout)
-    return McpServers(sessions, settings.tool_servers, settings.allowed_servers)
+    return McpServers(sessions, settings.tool_servers, settings.allowed_servers, store)
 
 
 def first_adapters(modules: Sequence[LoraModule], served_names: Sequence[str]) -> Iterator[Adapter]:
@@ -208,7 +234,7 @@ async def run_until_stopped(
             around.start_soon(report.run, service.client.admitted)
             around.start_soon(stop_on_signal, signals, service, sends, stop, report)
             around.start_soon(stop_on_failure, service, stop)
-            around.start_soon(service.services.background.run)
+            around.start_soon(service.run_background)
             around.start_soon(service.run_tools)
             around.start_soon(announce, service, address(sockets), began)
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
@@ -269,7 +295,10 @@ async def stop_on_signal(
     """The first SIGTERM or SIGINT drains: no new requests, running ones finish until the deadline. A second one ends
     those at once, with an error frame for whoever reads it."""
     await anext(signals)
-    logger.info("draining: %s requests may finish within %.0f s", service.client.num_requests, drain_limit(service))
+    num_live = service.services.background.num_live
+    those = f", among them those of {num_live} responses in the background" if num_live else ""
+    num_requests, seconds = service.client.num_requests, drain_limit(service)
+    logger.info("draining: %s requests may finish within %.0f s%s", num_requests, seconds, those)
     service.client.drain("the server is shutting down")
     service.services.background.drain("the server is shutting down")
     report.stopping(drain_limit(service))

@@ -22,6 +22,7 @@ from app.cors_policy import CorsPolicy
 from app.dialects.names import check_parser_names
 from app.generation_config import read_override
 from app.limits import EMBEDDINGS_AT_ONCE, Limits
+from app.listed_variable import lines, whole, words
 from app.lora_modules import LoraModule, read_lora_modules
 from app.pooler_config import read_pooler_config
 from app.speculative_config import read_speculative_config
@@ -40,6 +41,8 @@ CACHE = Group("Engine: memory and scheduling", sort_key=3)
 LORA = Group("Adapters (LoRA)", sort_key=4)
 
 JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())
+SEVERAL_WORDS = Parameter(group=SERVER, consume_multiple=True, env_var_split=words, negative=())
+KEYS = Parameter(group=SERVER, env_var="VLLM_API_KEY", env_var_split=whole, negative=())
 NO_ACCESS_LOG = Parameter(group=SERVER, name=("--disable-access-log", "--disable-uvicorn-access-log"), negative=())
 
 MAX_API_SERVERS = 64
@@ -75,9 +78,10 @@ class Settings:
     """Who signs the certificates of clients, in PEM."""
     ssl_cert_reqs: Annotated[int, Parameter(group=SERVER)] = 0
     """Certificates of clients: 0 asks for none, 1 checks those that are shown, 2 lets in nobody without."""
-    api_key: Annotated[tuple[str, ...], Parameter(group=SERVER, env_var="VLLM_API_KEY", negative=())] = ()
-    """A key that clients may use; repeat it for more. Better in the environment than on the command line."""
-    served_model_name: Annotated[tuple[str, ...], Parameter(group=SERVER, consume_multiple=True, negative=())] = ()
+    api_key: Annotated[tuple[str, ...], KEYS] = ()
+    """A key that clients may use; repeat it for more. Better in the environment than on the command line: one key, or
+    a list in JSON."""
+    served_model_name: Annotated[tuple[str, ...], SEVERAL_WORDS] = ()
     """Names that requests may call the model; answers tell the first. Default: the model's own name."""
     http2: Annotated[bool, Parameter(group=SERVER)] = True
     """Speak HTTP/2 with who asks for it: over TLS by ALPN, without TLS by its preface."""
@@ -114,13 +118,13 @@ class Settings:
     max_stored_responses: Annotated[int, Parameter(group=SERVER)] = 10_000
     """Responses that are kept (and 4 GiB of them): beyond that the least recently used go."""
     responses_ttl: Annotated[float, Parameter(group=SERVER)] = 30 * 86400.0
-    """Seconds that a response is kept after it was made, or was last gone on from."""
-    tool_server: Annotated[tuple[str, ...], Parameter(group=SERVER, negative=())] = ()
+    """Seconds that a response is kept after it has ended, or was last gone on from."""
+    tool_server: Annotated[tuple[str, ...], Parameter(group=SERVER, env_var_split=lines, negative=())] = ()
     """MCP servers whose tools /v1/responses may call: host:port (which is http://host:port/sse), URLs, with commas
     between them, or one stdio:COMMAND. `label=` before one is what requests call it; else it is its own name."""
-    allowed_mcp_servers: Annotated[tuple[str, ...], Parameter(group=SERVER, negative=())] = ()
-    """URLs with commas between them: requests may bring a `server_url` that is one of these, or lies below it.
-    Default: none."""
+    allowed_mcp_servers: Annotated[tuple[str, ...], Parameter(group=SERVER, env_var_split=words, negative=())] = ()
+    """URLs with commas between them: requests may bring a `server_url` that is one of these, or lies below it, and what
+    such a server leads to has to as well. Default: none."""
     tool_timeout: Annotated[float, Parameter(group=SERVER)] = 60.0
     """Seconds that a call of a tool may take, after which the model reads that it did."""
     profiler_dir: Annotated[Path | None, Parameter(group=SERVER)] = None
@@ -169,7 +173,8 @@ class Settings:
     download_dir: Annotated[Path | None, Parameter(group=MODEL)] = None
     """Where models are kept. Default: the user's cache directory."""
     chat_template: Annotated[str | None, Parameter(group=MODEL)] = None
-    """A file with a Jinja template, or the template itself, instead of the checkpoint's."""
+    """A file with a Jinja template, or the template itself, instead of the checkpoint's (and of openai-harmony, which
+    renders gpt-oss's prompts otherwise)."""
     generation_config: Annotated[str, Parameter(group=MODEL)] = "auto"
     """Where the sampling defaults come from: "auto" is the checkpoint's generation_config.json, "vllm" nowhere, else a
     directory that has such a file."""
@@ -243,7 +248,9 @@ class Settings:
 
     enable_lora: Annotated[bool, Parameter(group=LORA)] = False
     """Compute requests with LoRA adapters whose `model` names one. --lora-modules implies it."""
-    lora_modules: Annotated[tuple[str, ...], Parameter(group=LORA, consume_multiple=True, negative=())] = ()
+    lora_modules: Annotated[
+        tuple[str, ...], Parameter(group=LORA, consume_multiple=True, env_var_split=words, negative=())
+    ] = ()
     """Adapters that are there from the start: name=path each, or {"name": NAME, "path": PATH, "base_model_name": MODEL}
     in JSON. The path is that of a directory with a PEFT checkpoint."""
     max_loras: Annotated[int, Parameter(group=LORA)] = 4

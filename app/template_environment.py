@@ -57,7 +57,8 @@ def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _strftime_now(form: str) -> str:
+def strftime_now(form: str) -> str:
+    """The local time, as whoever asks is told it."""
     return datetime.now().strftime(form)
 
 
@@ -79,7 +80,7 @@ def template_environment() -> ImmutableSandboxedEnvironment:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = strftime_now
     environment.globals["dict"] = _Dict()
     environment.globals["namespace"] = _Namespace
     return environment

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from app.render import ChatTemplate
+from app.render import ChatTemplate, Template
 from app.services import Services
 from protocol.errors import BadRequestError, CheckpointError
 
@@ -23,7 +23,7 @@ def read_template(given: str) -> str:
         raise CheckpointError(f"--chat-template {given}: neither a template nor a file that can be read") from error
 
 
-async def template_for(services: Services, asked: str | None) -> ChatTemplate | None:
+async def template_for(services: Services, asked: str | None) -> Template | None:
     """The template of a request: the model's, or the one that it brings where the operator trusts those.
 
     None if the model has none. Raises BadRequestError for one that is not trusted, too long, or no Jinja.

@@ -13,13 +13,19 @@ class GrammarKind(enum.StrEnum):
     LARK = "lark"
 
 
-class Thoughts(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Free text before what a grammar says, up to and with a mark that ends it. A mark is a token's id, or a text where
-    the vocabulary has no such token."""
+Mark = int | str | tuple[int | str, ...]
+"""A token's id, a text where the vocabulary has no such token, or several of these in a row."""
 
-    opening: int | str
+
+class Thoughts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Free text before what a grammar says, up to and with a mark that ends it."""
+
+    opening: Mark
     """They may be left out, and begin with this. Empty: the prompt has begun them, so that they have to be ended."""
-    closing: int | str
+    closing: Mark
+    """Begins with a token if it is several."""
+    answer: tuple[int | str, ...] = ()
+    """What comes before the answer, also without thoughts."""
 
 
 class GrammarSource(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -9,7 +9,7 @@ from llguidance import LLMatcher
 
 from actors.engine.grammar import GrammarCompiler
 from protocol.errors import GrammarError
-from protocol.sampling import Grammar, GrammarKind, GrammarSource, Thoughts
+from protocol.sampling import Grammar, GrammarKind, GrammarSource, Mark, Thoughts
 
 JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 """At most one blank after a comma or a colon: free whitespace lets a model fill its whole answer with it."""
@@ -70,18 +70,21 @@ def after_thoughts(grammar: str, thoughts: Thoughts) -> str:
 
 def _thoughts_and_answer(thoughts: Thoughts) -> str:
     """In Lark. Only a text, not a token, can be a suffix."""
-    if isinstance(thoughts.closing, int):
+    if not isinstance(thoughts.closing, str):
         body, free = f"free {_mark(thoughts.closing)}", "free"
     else:
         body, free = "free", f"free[suffix={_mark(thoughts.closing)}]"
     count = ""
     if thoughts.opening != "":
         body, count = f"{_mark(thoughts.opening)} {body}", "?"
-    return f"start: thoughts{count} @{_ANSWER}\nthoughts: {body}\n{free}: /(?s:.*)/\n"
+    answer = f"{_mark(thoughts.answer)} @{_ANSWER}"
+    return f"start: thoughts{count} {answer}\nthoughts: {body}\n{free}: /(?s:.*)/\n"
 
 
-def _mark(mark: int | str) -> str:
+def _mark(mark: Mark) -> str:
     """As a Lark grammar names it."""
+    if isinstance(mark, tuple):
+        return " ".join(map(_mark, mark))
     return f"<[{mark}]>" if isinstance(mark, int) else msgspec.json.encode(mark).decode()
 
 

@@ -17,7 +17,7 @@ START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
 MARKS = (START, CHANNEL, CONSTRAIN, MESSAGE, *ENDS)
 MARKERS = Markers(MARKS)
-_MAX_HEADER = 512
+MAX_HEADER = 512
 """Characters; no honest header has as many."""
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
@@ -84,7 +84,7 @@ class HarmonyText:
         if self._header is None:
             return self._body(text)
         self._header += text
-        if len(self._header) <= _MAX_HEADER and (CHANNEL in self._header or _may_be_header(self._header)):
+        if len(self._header) <= MAX_HEADER and (CHANNEL in self._header or may_be_header(self._header)):
             return []
         no_header, self._header = self._header[self._num_prompted :], None
         self._channel, self._function = "final", None
@@ -138,7 +138,7 @@ class HarmonyText:
         return parts
 
 
-def _may_be_header(text: str) -> bool:
+def may_be_header(text: str) -> bool:
     """Whether a text without marks is what stands before the first one, or the beginning of that."""
     begun = text.strip()
     rest = begun.removeprefix("assistant").strip()

@@ -1,37 +1,32 @@
 """Responses on disk: one SQLite file, which several servers may share and which outlives them.
 
-Everything here blocks, and is called by app/responses/store.py in a worker thread, one call at a time. Whatever the
-disk does comes out as sqlite3.Error or OSError.
+Everything here blocks, and is called by app/responses/archive_access.py in a worker thread, one call at a time.
+Whatever the disk does comes out as sqlite3.Error or OSError.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import final
 
-from attrs import frozen
+import msgspec
 
-from app.responses.archive_file import connect, make_file
+from app.responses.archive_file import connect, is_at, make_file
+from app.responses.archive_writes import Record, insert, insert_events, size_of, update
+from app.responses.bounds import Bounds, Totals, sweep, totals
+from app.responses.cut_off import cut_off
 from app.responses.owner import Owner
-from app.responses.stored import SERVER_DIED, StoredResponse, failed_event
+from app.responses.stored import StoredResponse
 
-_SWEEP_EVERY = 64
+logger = logging.getLogger("trillm.responses")
+
 _MAX_CHAIN_BYTES = 64 * 2**20
 _EVENTS_AT_ONCE = 512
 
 _COLUMNS = "id, status, response, input_items, previous_id, is_background"
-
-
-@frozen
-class Bounds:
-    """How much is kept. The least recently used go first; what is under way never goes."""
-
-    max_responses: int = 10_000
-    seconds: float = 30 * 86400.0
-    """Since a response was made, or was last gone on from."""
-    max_bytes: int = 4 * 2**30
 
 
 class ChainError(Exception):
@@ -53,8 +48,9 @@ class Archive:
         self._clock = clock
         self._puts = 0
         self._owner = None
+        self._file: tuple[Path, tuple[int, int]] | None = None
         if path is not None:
-            make_file(path)
+            self._file = path, make_file(path)
             self._owner = Owner(path)
         self._name = "" if self._owner is None else self._owner.name
         self._closing = ExitStack()
@@ -70,42 +66,31 @@ class Archive:
         """What is still under way counts as lost from now on."""
         self._closing.close()
 
-    def put(self, row: StoredResponse) -> None:
-        """A new response."""
+    def is_in_place(self) -> bool:
+        """Whether the file is still where other servers, and this one after a restart, look for it. SQLite goes on
+        writing into one that has been removed. Raises OSError."""
+        return self._file is None or is_at(*self._file)
+
+    def write(self, rows: Sequence[StoredResponse], records: Sequence[Record]) -> list[bool]:
+        """New responses, and then what became of some, all of it or nothing.
+
+        False in the place of a record: its response is to end, because a client has deleted it or has asked another
+        server to cancel it. Nothing is kept of one that was deleted or has ended."""
+        num_puts = self._puts + len(rows)
         with self._transaction():
-            self._connection.execute(
-                f"INSERT INTO responses ({_COLUMNS}, owner, used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(row.id, row.status, row.response, row.input_items, row.previous_id, row.is_background),
-                    self._name if row.is_under_way else None,
-                    self._clock(),
-                ),
-            )
-        self._puts += 1
-        if self._puts % _SWEEP_EVERY == 0:
-            self._sweep()
+            insert(self._connection, rows, self._name, self._clock())
+            goes_on = update(self._connection, records, self._name, self._clock())
+            if num_puts // self._bounds.num_puts > self._puts // self._bounds.num_puts:
+                sweep(self._connection, self._bounds, self._clock())
+        self._puts = num_puts
+        return goes_on
+
+    def put(self, row: StoredResponse) -> None:
+        self.write([row], [])
 
     def record(self, row: StoredResponse, events: Sequence[tuple[int, bytes]] = ()) -> bool:
-        """A response as it is now (an empty `response` leaves the one that is there), and what it has told since the
-        last time, as (sequence number, JSON). What comes twice, because nobody knew whether it was written, is there
-        once.
-
-        False: it is to end, because a client has deleted it or has asked another server to cancel it. Nothing is kept
-        of one that was deleted or has ended."""
-        with self._transaction():
-            size = sum(len(event) for _, event in events)
-            owner = self._name if row.is_under_way else None
-            found = self._connection.execute(
-                "UPDATE responses SET status = ?, response = coalesce(?, response), owner = ?,"
-                " event_bytes = event_bytes + ? WHERE id = ? AND owner IS NOT NULL RETURNING cancel_asked",
-                (row.status, row.response or None, owner, size, row.id),
-            ).fetchall()
-            if not found:
-                return False
-            self._connection.executemany(
-                "INSERT OR IGNORE INTO events VALUES (?, ?, ?)", [(row.id, number, event) for number, event in events]
-            )
-        return not found[0][0]
+        [goes_on] = self.write([], [Record(row, events)])
+        return goes_on
 
     def get(self, response_id: str) -> StoredResponse | None:
         """None: it was never here, was deleted, or is too old. What its server cannot finish any more reads failed."""
@@ -121,9 +106,13 @@ class Archive:
         return row
 
     def delete(self, response_id: str) -> bool:
-        """Whether it was there."""
+        """Whether it was there, and `get` would have found it."""
         with self._transaction():
-            return self._connection.execute("DELETE FROM responses WHERE id = ?", (response_id,)).rowcount > 0
+            found = self._connection.execute(
+                "DELETE FROM responses WHERE id = ? RETURNING used_at >= ? OR owner IS NOT NULL",
+                (response_id, self._clock() - self._bounds.seconds),
+            ).fetchall()
+        return bool(found and found[0][0])
 
     def ask_to_cancel(self, response_id: str) -> None:
         """Its server learns of it when it next records something."""
@@ -170,6 +159,17 @@ class Archive:
             wanted = row.previous_id
         return chain[::-1]
 
+    def use_approval(self, approval_request_id: str) -> bool:
+        """Whether nobody has before, on any server that shares the file."""
+        with self._transaction():
+            used = self._connection.execute(
+                "INSERT OR IGNORE INTO used_approvals (id) VALUES (?)", (approval_request_id,)
+            )
+        return used.rowcount > 0
+
+    def totals(self) -> Totals:
+        return totals(self._connection)
+
     def _lives(self, owner: str) -> bool:
         return owner == self._name or (self._owner is not None and self._owner.lives(owner))
 
@@ -187,38 +187,32 @@ class Archive:
                 self._fail(_row(found), owner)
         self._owner.remove_dead()
 
-    def _fail(self, row: StoredResponse, owner: str) -> StoredResponse:
+    def _fail(self, row: StoredResponse, owner: str) -> StoredResponse | None:
+        """None: what was recorded cannot be read. Then it goes, since it would stand in the way at each start."""
         with self._transaction():
             told = self._connection.execute(
                 "SELECT sequence_number, event FROM events WHERE response_id = ? ORDER BY sequence_number", (row.id,)
             ).fetchall()
-            failed = row.failed([bytes(event) for _, event in told], SERVER_DIED)
+            try:
+                failed, ends = cut_off(row, [(number, bytes(event)) for number, event in told])
+            except msgspec.DecodeError as error:
+                logger.error("response %s is deleted, since what was recorded of it cannot be read: %s", row.id, error)
+                self._connection.execute("DELETE FROM responses WHERE id = ?", (row.id,))
+                return None
+            if not row.is_background:
+                ends = []
             changed = self._connection.execute(
-                "UPDATE responses SET status = ?, response = ?, owner = NULL WHERE id = ? AND owner = ?",
-                (failed.status, failed.response, row.id, owner),
+                "UPDATE responses SET status = ?, response = ?, owner = NULL, used_at = max(used_at, ?),"
+                " event_bytes = event_bytes + ? WHERE id = ? AND owner = ?",
+                (failed.status, failed.response, self._clock(), size_of(ends), row.id, owner),
             ).rowcount
-            if changed and row.is_background:
-                number = told[-1][0] + 1 if told else 0
-                self._connection.execute(
-                    "INSERT INTO events VALUES (?, ?, ?)", (row.id, number, failed_event(failed.response, number))
-                )
+            if changed:
+                insert_events(self._connection, [Record(row, ends)])
         return failed
 
     def _sweep(self) -> None:
-        """Deletes what is beyond the bounds."""
-        bounds = self._bounds
         with self._transaction():
-            self._connection.execute(
-                "DELETE FROM responses WHERE owner IS NULL AND used_at < ?", (self._clock() - bounds.seconds,)
-            )
-            self._connection.execute(
-                "DELETE FROM responses WHERE owner IS NULL AND id IN (SELECT id FROM (SELECT id,"
-                " row_number() OVER newest AS place,"
-                " sum(length(response) + length(input_items) + event_bytes) OVER newest AS size"
-                " FROM responses WINDOW newest AS (ORDER BY used_at DESC, id ROWS UNBOUNDED PRECEDING))"
-                " WHERE place > ? OR size > ?)",
-                (bounds.max_responses, bounds.max_bytes),
-            )
+            sweep(self._connection, self._bounds, self._clock())
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

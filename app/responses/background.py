@@ -7,6 +7,7 @@ here, and app/routes/stored_responses.py finds and cancels them. What one of the
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import final
 
@@ -17,15 +18,20 @@ from app.failures import told
 from app.responses.event_log import EndStatus, LoggedEvent
 from app.responses.feed import Feed
 from app.responses.store import ResponseStore
+from app.responses.stored import UNDER_WAY
 from app.schemas.responses import InputItem, ResponseError
 from protocol.errors import TrillmError, UnavailableError
 
 logger = logging.getLogger("trillm.responses")
 
 MAX_LIVE = 1024
-"""Under way at a time. The engine's own bound is met first, unless most of them wait for tools."""
+"""Under way at a time, with those that wait for room in the engine's queue."""
 BATCH_SECONDS = 0.2
 """What is told within so long goes to the disk together. Clients of this server read it at once all the same."""
+RECORDS_A_SECOND = 250
+"""Of all together, so that the disk's one thread has time for those who ask: a record takes a tenth of a millisecond
+among others, and nearly one while the event loop is busy. With more than fifty at a time, each is recorded less
+often."""
 LOOK_SECONDS = 1.0
 """How often the store is asked whether another server's client wants one ended that tells nothing."""
 
@@ -33,6 +39,7 @@ LOOK_SECONDS = 1.0
 @define(eq=False)
 class _Live:
     feed: Feed
+    on_end: Callable[[], None]
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     failure: str | None = None
     """Why the server ends it; None when a client has cancelled it."""
@@ -52,7 +59,7 @@ class BackgroundResponses:
         self._idle = trio.Event()
 
     async def run(self) -> None:
-        """Owns them until it is cancelled, which ends what is left."""
+        """Owns them until it is cancelled, which ends what is left. Raises StartError, see `ResponseStore.open`."""
         if self.store is None:
             return
         await self.store.open()
@@ -64,8 +71,15 @@ class BackgroundResponses:
                 self._nursery = None
                 self.end_all("The server is shutting down")
 
-    async def start(self, feed: Feed, input_items: Sequence[InputItem], work: Callable[[], Awaitable[None]]) -> None:
+    async def start(
+        self,
+        feed: Feed,
+        input_items: Sequence[InputItem],
+        work: Callable[[], Awaitable[None]],
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
         """Keeps it and has `work` done, which tells the feed's log, in a task of its own. Returns when it is kept.
+        `on_end` is called once its end is recorded.
 
         Raises UnavailableError for a store that does not work, for too many of them, and while the server stops."""
         store = self.store
@@ -73,7 +87,7 @@ class BackgroundResponses:
             raise UnavailableError(f"Not ready: {self._draining or 'the server is starting'}")
         if len(self._live) >= MAX_LIVE:
             raise UnavailableError(f"{len(self._live)} responses run in the background, which is the most at a time")
-        live = self._live[feed.log.id] = _Live(feed)
+        live = self._live[feed.log.id] = _Live(feed, on_end)
         is_started = False
         try:
             await store.put(feed.log, input_items)
@@ -86,6 +100,19 @@ class BackgroundResponses:
                 self._forget(live)
                 # It may have been written all the same, by a disk that was only slow.
                 await self._end(feed, "failed", "The response was not begun", store)
+
+    def num_by_status(self) -> dict[str, int]:
+        """How many are queued and how many are in progress."""
+        counts = dict.fromkeys(UNDER_WAY, 0)
+        for live in self._live.values():
+            if live.feed.log.status in counts:  # the others have an end that is being recorded
+                counts[live.feed.log.status] += 1
+        return counts
+
+    @property
+    def num_live(self) -> int:
+        """How many have no end yet."""
+        return sum(self.num_by_status().values())
 
     def feed(self, response_id: str) -> Feed | None:
         """Of one that is under way here."""
@@ -116,14 +143,21 @@ class BackgroundResponses:
             live.failure = reason
             live.scope.cancel()
 
-    async def finish(self) -> None:
-        """Waits until none is under way and the end of each is recorded, and closes the store. Somebody else sees to it
-        that they end: see `end_all`."""
+    async def finish(self, seconds: float = math.inf) -> None:
+        """Waits until none is under way and the end of each is recorded, and closes the store. What has no end after
+        so many seconds fails; without a limit somebody else sees to it that they end: see `end_all`."""
         self.drain("the server is shutting down")
-        while self._live:
-            await self._idle.wait()
+        with trio.move_on_after(seconds):
+            await self._until_idle()
+        if self._live:
+            self.end_all("The server is shutting down")
+            await self._until_idle()
         if self.store is not None:
             await self.store.close()
+
+    async def _until_idle(self) -> None:
+        while self._live:
+            await self._idle.wait()
 
     async def _live_through(self, live: _Live, work: Callable[[], Awaitable[None]], store: ResponseStore) -> None:
         # Recording goes on until the end is told, whoever cancels what is recorded.
@@ -134,6 +168,7 @@ class BackgroundResponses:
                     await self._work(live, work, store)
         finally:
             self._forget(live)
+            live.on_end()
 
     async def _work(self, live: _Live, work: Callable[[], Awaitable[None]], store: ResponseStore) -> None:
         log = live.feed.log
@@ -177,7 +212,7 @@ class BackgroundResponses:
                 written = events[-1].number
             if not goes_on:
                 live.scope.cancel()
-            with trio.move_on_after(BATCH_SECONDS):
+            with trio.move_on_after(max(BATCH_SECONDS, len(self._live) / RECORDS_A_SECOND)):
                 await live.feed.wait_ended()
 
     def _forget(self, live: _Live) -> None:

@@ -16,9 +16,11 @@ from app.chat import PreparedChat
 from app.checks import short
 from app.engine import Prompt
 from app.limits import Limits
-from app.responses.tool_names import shown_name
-from app.schemas.chat import ChatRequest, FunctionDefinition, Message, NamedFunction, NamedToolChoice, Tool
-from app.schemas.responses import ReasoningConfig, ResponsesRequest, ResponseTool, ResponseToolChoice, TextConfig
+from app.responses.builtin_tools import as_server
+from app.responses.tool_box import ToolBox
+from app.responses.tool_choice import first_choice
+from app.schemas.chat import ChatRequest, FunctionDefinition, Message, Tool
+from app.schemas.responses import ReasoningConfig, ResponsesRequest, ResponseTool, TextConfig
 from app.schemas.sampling import JsonSchemaFormat, ResponseFormat
 from protocol.errors import BadRequestError
 
@@ -35,16 +37,20 @@ _NAMES = {"messages": "input", "response_format": "text.format", "max_completion
 _NAME = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
 
-def chat_request(body: ResponsesRequest, messages: list[Message], server_tools: Sequence[Tool]) -> ChatRequest:
-    """`server_tools`: those of MCP servers, under the names that the model is shown. Raises BadRequestError."""
-    tools = [_function(tool) for tool in body.tools or () if tool.type == "function"] + list(server_tools)
+def chat_request(body: ResponsesRequest, messages: list[Message], box: ToolBox | None) -> ChatRequest:
+    """`box`: the tools of MCP servers, if the request has any. Raises BadRequestError."""
+    tools = [_function(tool) for tool in body.tools or () if tool.type == "function"]
+    choice = first_choice(body.tool_choice, [tool.function.name for tool in tools], box)
+    if box is not None:
+        _check_names(body.tools or (), box)
+        tools += box.tools
     wants_logprobs = LOGPROBS in (body.include or ())
     same: dict[str, Any] = {name: value for name in _SAME if (value := _field(body, name)) is not None}
     return ChatRequest(
         **same,
         messages=messages,
         tools=tools or None,
-        tool_choice=_tool_choice(body.tool_choice),
+        tool_choice=choice,
         response_format=_response_format(body.text),
         logprobs=wants_logprobs or None,
         top_logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
@@ -56,13 +62,11 @@ def _field(body: ResponsesRequest, name: str) -> object:
     return msgspec.structs.asdict(body)[name]
 
 
-def checked_tools(tools: Sequence[ResponseTool] | None, limits: Limits) -> Sequence[ResponseTool]:
+def check_tool_types(tools: Sequence[ResponseTool], limits: Limits) -> None:
     """Raises BadRequestError for too many, and for those of a type that does not exist here."""
-    if len(tools or ()) > limits.max_tools:
-        raise BadRequestError(
-            f"tools has {len(tools or ())} entries; at most {limits.max_tools} are taken", param="tools"
-        )
-    for at, tool in enumerate(tools or ()):
+    if len(tools) > limits.max_tools:
+        raise BadRequestError(f"tools has {len(tools)} entries; at most {limits.max_tools} are taken", param="tools")
+    for at, tool in enumerate(map(as_server, tools)):
         if tool.type not in ("function", "mcp"):
             raise BadRequestError(
                 f"tools[{at}].type must be function or mcp, not {short(tool.type)}: such tools do not exist here",
@@ -71,7 +75,6 @@ def checked_tools(tools: Sequence[ResponseTool] | None, limits: Limits) -> Seque
         needed = "name" if tool.type == "function" else "server_label"
         if not (tool.name if tool.type == "function" else tool.server_label):
             raise BadRequestError(f"tools[{at}].{needed} is missing", param=f"tools[{at}].{needed}")
-    return tools or ()
 
 
 def bounded(chat: PreparedChat, max_output_tokens: int | None) -> PreparedChat:
@@ -106,18 +109,15 @@ def _function(tool: ResponseTool) -> Tool:
     return Tool("function", FunctionDefinition(tool.name or "", tool.description, tool.parameters, tool.strict))
 
 
-def _tool_choice(choice: str | ResponseToolChoice | None) -> str | NamedToolChoice | None:
-    if choice is None or isinstance(choice, str):
-        return choice
-    if choice.type == "function" and choice.name:
-        return NamedToolChoice("function", NamedFunction(choice.name))
-    if choice.type == "mcp" and choice.name and choice.server_label:
-        return NamedToolChoice("function", NamedFunction(shown_name(choice.server_label, choice.name)))
-    if choice.type in ("function", "mcp"):
-        raise BadRequestError(f"tool_choice of type {choice.type} names no tool", param="tool_choice")
-    raise BadRequestError(
-        f"tool_choice.type must be function or mcp, not {short(choice.type)}", param="tool_choice.type"
-    )
+def _check_names(tools: Sequence[ResponseTool], box: ToolBox) -> None:
+    """A call has nothing but the name: whose it is must be plain."""
+    for at, tool in enumerate(tools):
+        if tool.type == "function" and (found := box.find(tool.name or "")) is not None:
+            raise BadRequestError(
+                f"tools[{at}]: the function {short(tool.name)} is named as the model is shown the tool "
+                f"{short(found.name)} of the MCP server {short(found.server_label)}: give it another name",
+                param=f"tools[{at}].name",
+            )
 
 
 def _response_format(text: TextConfig | None) -> ResponseFormat | None:

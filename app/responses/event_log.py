@@ -13,9 +13,14 @@ import msgspec
 from attrs import frozen
 
 from app import sse
+from app.responses.item_so_far import item_so_far
 from app.schemas.response_events import (
+    FunctionCallArgumentsDelta,
+    McpCallArgumentsDelta,
     OutputItemAdded,
     OutputItemDone,
+    OutputTextDelta,
+    ReasoningTextDelta,
     ResponseCompleted,
     ResponseCreated,
     ResponseEvent,
@@ -27,9 +32,11 @@ from app.schemas.response_events import (
 )
 from app.schemas.responses import (
     IncompleteDetails,
+    McpCallItem,
     OutputItem,
     Response,
     ResponseError,
+    ResponseStatus,
     ResponseUsage,
 )
 
@@ -41,6 +48,9 @@ _ENDS: dict[EndStatus, type[TerminalEvent]] = {
     "cancelled": ResponseIncomplete,
     "failed": ResponseFailed,
 }
+
+
+_DELTAS = (OutputTextDelta, ReasoningTextDelta, FunctionCallArgumentsDelta, McpCallArgumentsDelta)
 
 
 @frozen
@@ -70,6 +80,9 @@ class EventLog:
         self._num_events = 0
         self._num_forgotten = 0
         self._items: list[OutputItem] = []
+        self._texts: dict[int, list[str]] = {}
+        """Of those that are not done: their text, thoughts or arguments so far, by index."""
+        self._usage: ResponseUsage | None = None
         self._last: LoggedEvent | None = None
         self._ended = False
 
@@ -98,9 +111,22 @@ class EventLog:
         return self._items
 
     @property
+    def has_calls(self) -> bool:
+        """Whether a tool of a server's has been called, which nobody can take back."""
+        return any(isinstance(item, McpCallItem) for item in self._items)
+
+    @property
+    def status(self) -> ResponseStatus:
+        return self._response.status
+
+    @property
     def response(self) -> Response:
-        """As it is now."""
-        return msgspec.structs.replace(self._response, output=list(self._items))
+        """As it is now: of an item that is not done there is what has been told of it."""
+        output = list(self._items)
+        for index, texts in self._texts.items():
+            texts[:] = ["".join(texts)]
+            output[index] = item_so_far(output[index], texts[0])
+        return msgspec.structs.replace(self._response, output=output)
 
     def begin(self) -> None:
         """Tells that the response exists: it is created, and queued if that is its status."""
@@ -120,12 +146,20 @@ class EventLog:
         if isinstance(event, OutputItemAdded):
             assert event.output_index == len(self._items), "items are added in order"
             self._items.append(event.item)
+            self._texts[event.output_index] = []
         elif isinstance(event, OutputItemDone):
             self._items[event.output_index] = event.item
+            del self._texts[event.output_index]
+        elif isinstance(event, _DELTAS) and event.output_index in self._texts:
+            self._texts[event.output_index].append(event.delta)
         if self._keeps_events:
             self._events.append(self._logged(event))
         self._num_events += 1
         self._tell()
+
+    def note_usage(self, usage: ResponseUsage) -> None:
+        """What it has taken until it is ended by somebody who does not know that."""
+        self._usage = usage
 
     def settle(
         self,
@@ -143,7 +177,7 @@ class EventLog:
         self._response = msgspec.structs.replace(
             self._response,
             status=status,
-            usage=usage,
+            usage=usage or self._usage,
             error=error,
             incomplete_details=None if incomplete is None else IncompleteDetails(incomplete),
             completed_at=completed_at if status == "completed" else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import trio
 
 from app.responses.event_log import EventLog, LoggedEvent
@@ -33,3 +35,23 @@ class Feed:
     def _tell(self) -> None:
         self._news.set()
         self._news = trio.Event()
+
+
+@final
+class FeedReader:
+    """One of a feed, from its beginning."""
+
+    def __init__(self, feed: Feed, *, is_only: bool = False) -> None:
+        """`is_only`: what it has read is forgotten."""
+        self._feed = feed
+        self._is_only = is_only
+        self._told = -1
+
+    async def next(self) -> list[LoggedEvent]:
+        """The next events, at least one; none when there will be no more. May be cancelled: nothing is lost."""
+        events = await self._feed.after(self._told)
+        if events:
+            self._told = events[-1].number
+            if self._is_only:
+                self._feed.log.forget(self._told)
+        return events

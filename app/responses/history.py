@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from app.responses.tool_names import shown_name
+from app.responses.tool_names import NameOf, shown_name
 from app.schemas.chat import FunctionCall, Message, ToolCall
 from app.schemas.responses import InputItem, InputPart
 from protocol.errors import BadRequestError
@@ -17,9 +17,11 @@ from protocol.errors import BadRequestError
 _REFUSED = "The user has not allowed this call."
 
 
-def chat_messages(instructions: str | None, items: Sequence[InputItem]) -> list[Message]:
-    """`items`: checked ones, the oldest first. Raises BadRequestError for the output of a call that is not there."""
-    writer = _Messages(instructions)
+def chat_messages(instructions: str | None, items: Sequence[InputItem], name_of: NameOf = shown_name) -> list[Message]:
+    """`items`: checked ones, the oldest first. `name_of`: under which name the model knows a server's tool.
+
+    Raises BadRequestError for the output of a call that is not there."""
+    writer = _Messages(instructions, name_of)
     for item in items:
         writer.add(item)
     return writer.whole()
@@ -27,24 +29,52 @@ def chat_messages(instructions: str | None, items: Sequence[InputItem]) -> list[
 
 def without_orphans(items: Sequence[InputItem]) -> list[InputItem]:
     """Of a conversation whose beginning was cut off: without what answers calls that were cut off with it."""
-    calls: set[str | None] = set()
+    calls: set[str] = set()
     kept: list[InputItem] = []
     for item in items:
-        if item.type == "function_call":
-            calls.add(item.call_id)
-        elif item.type == "mcp_approval_request":
-            calls.add(item.id)
-        answered = {"function_call_output": item.call_id, "mcp_approval_response": item.approval_request_id}
-        if item.type in answered and answered[item.type] not in calls:
+        if (called := _called(item)) is not None:
+            calls.add(called)
+        if (answered := _answered(item)) is not None and answered not in calls:
             continue
         kept.append(item)
     return kept
 
 
+def num_droppable(items: Sequence[InputItem]) -> int:
+    """How many of the oldest may be cut off: not the last one, nor the call that it answers."""
+    answered = _answered(items[-1])
+    if answered is not None:
+        for at in reversed(range(len(items))):
+            if _called(items[at]) == answered:
+                return at
+    return len(items) - 1
+
+
+def _called(item: InputItem) -> str | None:
+    """What an answer to this item names, if it is a call."""
+    match item.type:
+        case "function_call":
+            return item.call_id
+        case "mcp_approval_request":
+            return item.id
+    return None
+
+
+def _answered(item: InputItem) -> str | None:
+    """The call that it is an answer to."""
+    match item.type:
+        case "function_call_output":
+            return item.call_id
+        case "mcp_approval_response":
+            return item.approval_request_id
+    return None
+
+
 class _Messages:
     """What an assistant says, thinks and calls in a row is one message; the output of a call ends it."""
 
-    def __init__(self, instructions: str | None) -> None:
+    def __init__(self, instructions: str | None, name_of: NameOf) -> None:
+        self._name_of = name_of
         self._messages: list[Message] = []
         self._system: list[str] = [instructions] if instructions else []
         """Templates take one system message, at the beginning: all that come before anything else."""
@@ -104,7 +134,7 @@ class _Messages:
         self._calls.append(ToolCall(id=call_id, function=FunctionCall(name, arguments)))
 
     def _add_mcp_call(self, item: InputItem) -> None:
-        self._add_call(_short_id(item.id), shown_name(item.server_label or "", item.name or ""), item.arguments)
+        self._add_call(_short_id(item.id), self._name_of(item.server_label or "", item.name or ""), item.arguments)
 
     def _add_called(self, item: InputItem) -> None:
         call_id = item.id

@@ -5,7 +5,7 @@ Pure. Refusals name the item and quote nothing of it. Used by app/responses/prep
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -37,6 +37,18 @@ def input_items(given: str | list[InputItem], limits: Limits) -> list[InputItem]
     if len(set(ids)) != len(ids):
         raise BadRequestError("input has two items of the same id", param="input")
     return items
+
+
+def check_ids(new: Sequence[InputItem], earlier: Sequence[InputItem]) -> None:
+    """Raises BadRequestError for an item that is in the conversation already: lists of it are paged by ids."""
+    known = {item.id for item in earlier}
+    for at, item in enumerate(new):
+        if item.id in known:
+            raise BadRequestError(
+                f"input[{at}].id is that of an earlier item: what goes before is had from previous_response_id, and "
+                "need not be sent again",
+                param=f"input[{at}].id",
+            )
 
 
 def as_input(item: OutputItem) -> InputItem:

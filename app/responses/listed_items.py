@@ -1,11 +1,17 @@
 """Items as `GET /v1/responses/{id}/input_items` lists them: with every field that OpenAI's clients require, also where
 a request left it out. Pure.
+
+There may be 64 MiB of them: but for those of the page they stay JSON, and those are read one after the other. Used by
+app/responses/store.py, in a worker thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import msgspec
+from attrs import frozen
 
 from app.schemas.stored_responses import ItemList
 from protocol.errors import BadRequestError
@@ -16,22 +22,48 @@ DEFAULT_LIMIT = 20
 Item = dict[str, Any]
 
 
-def page(items: Sequence[Item], *, limit: int, is_ascending: bool, after: str | None) -> ItemList:
-    """The items that follow the one with the id `after`. Raises BadRequestError if there is none."""
-    ordered = list(items if is_ascending else reversed(items))
-    start = 0
-    if after is not None:
-        ids = [item.get("id") for item in ordered]
-        if after not in ids:
-            raise BadRequestError(f"after: the response has no input item {after[:80]!r}", param="after")
-        start = ids.index(after) + 1
-    told = [listed(item) for item in ordered[start : start + limit]]
-    return ItemList(
-        data=told,
-        first_id=told[0]["id"] if told else None,
-        last_id=told[-1]["id"] if told else None,
-        has_more=start + limit < len(ordered),
-    )
+class _Identified(msgspec.Struct):
+    id: str | None = None
+
+
+_IDENTIFIED = msgspec.json.Decoder(_Identified)
+_ITEM = msgspec.json.Decoder(Item)
+_ENCODER = msgspec.json.Encoder()
+
+
+@frozen
+class Page:
+    """Which of the items."""
+
+    limit: int = DEFAULT_LIMIT
+    is_ascending: bool = False
+    after: str | None = None
+    """The id of the one that they follow."""
+
+    def of(self, items: Sequence[msgspec.Raw]) -> ItemList:
+        """`items`: the oldest first. Raises BadRequestError if none has the id `after`."""
+        ordered = items if self.is_ascending else items[::-1]
+        start = self._start(ordered)
+        some = ordered[start : start + self.limit]
+        ids = [_id(item) or "" for item in some] or [""]
+        return ItemList(
+            data=[msgspec.Raw(_ENCODER.encode(listed(_ITEM.decode(item)))) for item in some],
+            first_id=ids[0],
+            last_id=ids[-1],
+            has_more=start + self.limit < len(ordered),
+        )
+
+    def _start(self, items: Sequence[msgspec.Raw]) -> int:
+        if self.after is None:
+            return 0
+        for at, item in enumerate(items):
+            if _id(item) == self.after:
+                return at + 1
+        raise BadRequestError(f"after: the response has no input item {self.after[:80]!r}", param="after")
+
+
+def _id(item: msgspec.Raw) -> str | None:
+    return _IDENTIFIED.decode(item).id
 
 
 def listed(item: Item) -> Item:

@@ -26,10 +26,12 @@ def not_found(response_id: str) -> NotFoundError:
     return NotFoundError(f"Response with id {response_id[:MAX_ID_LENGTH]!r} not found", param="response_id")
 
 
-def previous_not_found(response_id: str) -> NotFoundError:
+def previous_not_found(missing: str, asked: str) -> NotFoundError:
+    """`missing` is the one that was asked for, or one before it."""
+    known = "" if missing == asked else f", which {asked!r} goes on from"
     return NotFoundError(
-        f"Previous response with id {response_id[:MAX_ID_LENGTH]!r} not found: it was never stored here, was deleted, "
-        "or is too old",
+        f"Previous response with id {missing[:MAX_ID_LENGTH]!r} not found{known}: it was never stored here, was "
+        "deleted, or is too old",
         param="previous_response_id",
         code="previous_response_not_found",
     )

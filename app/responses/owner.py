@@ -9,6 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import final
 
@@ -32,8 +34,11 @@ class Owner:
     def remove_dead(self) -> None:
         """The files of servers that were killed. Raises OSError."""
         for file in self._store.parent.glob(f"{self._store.name}{_MARK}*"):
-            if file != self._file(self.name) and not _is_locked(file):
-                file.unlink(missing_ok=True)
+            if file == self._file(self.name):
+                continue
+            with _tried(file, fcntl.LOCK_EX) as is_free:  # whoever has just made it waits, and makes another one
+                if is_free:
+                    file.unlink(missing_ok=True)
 
     def close(self) -> None:
         self._file(self.name).unlink(missing_ok=True)
@@ -56,14 +61,24 @@ def _locked(file: Path) -> int:
 
 
 def _is_locked(file: Path) -> bool:
+    with _tried(file, fcntl.LOCK_SH) as is_free:
+        return not is_free
+
+
+@contextmanager
+def _tried(file: Path, how: int) -> Iterator[bool]:
+    """Whether nobody else has a lock on it, which we then have as long as this lasts."""
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return False
+        yield True
+        return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
+        is_free = True
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_free = False
+        yield is_free
     finally:
         os.close(descriptor)

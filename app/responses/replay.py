@@ -6,22 +6,22 @@ the archive has it. Made by app/routes/stored_responses.py.
 
 from __future__ import annotations
 
-import math
-from types import TracebackType
 from typing import final
 
 import msgspec
 import trio
-from quart.wrappers.response import ResponseBody
 
-from app import sse
 from app.responses.event_log import LoggedEvent
 from app.responses.feed import Feed
 from app.responses.store import ResponseStore
-from protocol.errors import NotFoundError, UnavailableError
+from app.schemas.response_events import ErrorEvent
+from protocol.errors import NotFoundError
 
 LOOK_SECONDS = 0.25
 """How often the archive is looked into for what another server tells."""
+
+ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+"""Types of events that are the last."""
 
 
 class _Numbered(msgspec.Struct):
@@ -42,6 +42,7 @@ class Replay:
         self._id = response_id
         self._feed = feed
         self._after = starting_after
+        self._has_ended = False
 
     async def next(self) -> list[LoggedEvent]:
         """The next events, at least one; none when there will be no more. May be cancelled: nothing is lost. Raises
@@ -49,51 +50,23 @@ class Replay:
         events = await (self._archived() if self._feed is None else self._feed.after(self._after))
         if events:
             self._after = events[-1].number
+            self._has_ended = events[-1].type in ENDS
         return events
 
     async def _archived(self) -> list[LoggedEvent]:
-        while True:
+        while not self._has_ended:
             try:
                 row = await self._store.get(self._id)
-            except NotFoundError:
-                return []  # deleted meanwhile
+            except NotFoundError as error:  # a client has deleted it meanwhile
+                gone = ErrorEvent(sequence_number=self._after + 1, code="not_found", message=error.message)
+                return [_logged(msgspec.json.encode(gone))]
             found = await self._store.events(self._id, self._after)
             if found or not row.is_under_way:
                 return [_logged(event) for event in found]
             await trio.sleep(LOOK_SECONDS)
+        return []
 
 
 def _logged(data: bytes) -> LoggedEvent:
     told = _NUMBERED.decode(data)
     return LoggedEvent(told.sequence_number, told.type, data)
-
-
-@final
-class ReplayBody(ResponseBody):
-    """The body that Quart iterates."""
-
-    def __init__(self, replay: Replay, keep_alive_seconds: float = math.inf) -> None:
-        self._replay = replay
-        self._keep_alive_seconds = keep_alive_seconds
-
-    async def __aenter__(self) -> ReplayBody:
-        return self
-
-    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
-        return None
-
-    def __aiter__(self) -> ReplayBody:
-        return self
-
-    async def __anext__(self) -> bytes:
-        """What is there, as one block of bytes. A store that fails ends the stream without the event that ends the
-        response, so that the client takes it up again."""
-        with trio.move_on_after(self._keep_alive_seconds):
-            try:
-                events = await self._replay.next()
-            except UnavailableError as error:  # it has been logged
-                raise StopAsyncIteration from error
-            if not events:
-                raise StopAsyncIteration
-            return b"".join(event.frame for event in events)
-        return sse.KEEP_ALIVE

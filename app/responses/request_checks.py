@@ -28,11 +28,14 @@ MAX_KEY_LENGTH = 64
 MAX_VALUE_LENGTH = 512
 MAX_LABEL_LENGTH = 512
 MAX_TOOL_CALLS = 10_000
+MAX_OUTPUT_TOKENS = 2**31 - 1
+"""Of all turns of a response together, so that a model's context says little of it: the largest number that is asked
+for where no bound is meant."""
 
 
 def check_request(body: ResponsesRequest, limits: Limits) -> None:
     """Raises BadRequestError."""
-    ranged("max_output_tokens", body.max_output_tokens, 1, None, 1)
+    ranged("max_output_tokens", body.max_output_tokens, 1, MAX_OUTPUT_TOKENS, 1)
     ranged("max_tool_calls", body.max_tool_calls, 0, MAX_TOOL_CALLS, 0)
     ranged("top_logprobs", body.top_logprobs, 0, limits.max_logprobs, 0)
     if body.conversation is not None:

@@ -19,7 +19,8 @@ from app.responses.event_log import EndStatus, EventLog
 from app.responses.input_items import as_input
 from app.responses.plan import Plan
 from app.responses.prepare import next_chat
-from app.responses.server_calls import ServerCalls
+from app.responses.result_room import explained, room_for_results
+from app.responses.server_calls import CALLS_AT_ONCE, ServerCalls
 from app.responses.tool_box import ServerTool
 from app.responses.turn import Turn
 from app.responses.turn_usage import TurnUsage
@@ -66,6 +67,8 @@ async def run_response(
         incomplete = await run.to_the_end(task_status)
     except trio.Cancelled:
         run.abandon()
+        if run.usage.inputs:
+            log.note_usage(run.usage.told())
         raise
     except Exception as error:
         if not log.num_events:
@@ -113,7 +116,14 @@ class _Run:
         self._plan = plan
         self._log = log
         self._access = access
-        self._calls = ServerCalls(log, plan.box, plan.body.max_tool_calls, plan.chat.deadline)
+        self._calls = ServerCalls(
+            log,
+            plan.box,
+            plan.body.max_tool_calls,
+            plan.chat.deadline,
+            services.tokenizer,
+            at_once=1 if plan.body.parallel_tool_calls is False else CALLS_AT_ONCE,
+        )
         self._turn: Turn | None = None
         self.usage = TurnUsage()
 
@@ -124,7 +134,7 @@ class _Run:
         if approved:
             await self._begin(started)
             self._calls.add_approved(approved)
-            await self._calls.make()
+            await self._calls.make(self._room(len(chat.token_ids)))
             chat = await self._next_chat(offers_servers=True)
         for turn_index in range(MAX_TURNS + 1):
             turn = await self._generate(chat, started)
@@ -136,10 +146,10 @@ class _Run:
                 return None
             self._calls.add(calls)
             offers_servers = turn_index < MAX_TURNS - 1 and self._calls.may_go_on
-            await self._calls.make()
+            await self._calls.make(self._room(self.usage.num_in_context))
             if turn.waits_for_client or turn_index == MAX_TURNS:
                 return None
-            if self._tokens_left() == 0:
+            if self._is_at_its_bound:
                 return MAX_OUTPUT_TOKENS
             chat = await self._next_chat(offers_servers=offers_servers)
         return None
@@ -170,9 +180,10 @@ class _Run:
         services, access, body = self._services, self._access, self._plan.body
         is_first = not self._has_begun
         services.request_log.tell(access.label, chat.prompts, 1, bool(body.stream), services.tokenizer)
-        goes_on = not is_first or self._plan.response.background
+        waits = is_first and self._plan.response.background
         deadline = self._plan.chat.deadline
-        async with open_logged_answer(services, chat.prompts, 1, access, deadline, goes_on=goes_on) as answer:
+        opened = open_logged_answer(services, chat.prompts, 1, access, deadline, goes_on=not is_first, waits=waits)
+        async with opened as answer:
             if is_first:
                 await self._begin(started)
             turn = self._turn = Turn(
@@ -187,7 +198,8 @@ class _Run:
             finally:
                 for _, output in held.taken():
                     turn.feed(output)
-                self.usage.add(answer.usage(), turn.num_reasoning_tokens)
+                num_result_tokens = self._calls.take_num_result_tokens()
+                self.usage.add(answer.usage(), turn.num_reasoning_tokens, num_result_tokens)
         return turn
 
     @property
@@ -201,18 +213,28 @@ class _Run:
 
     async def _next_chat(self, *, offers_servers: bool) -> PreparedChat:
         told_items = [as_input(item) for item in self._log.items]
-        with within(self._plan.chat.deadline):
-            chat = await next_chat(
-                self._services,
-                self._grammars,
-                self._plan,
-                [*self._plan.items, *told_items],
-                offers_servers=offers_servers,
-                max_tokens=self._tokens_left(),
-            )
+        try:
+            with within(self._plan.chat.deadline):
+                chat = await next_chat(
+                    self._services,
+                    self._grammars,
+                    self._plan,
+                    [*self._plan.items, *told_items],
+                    offers_servers=offers_servers,
+                    num_written=self.usage.num_output_tokens,
+                )
+        except BadRequestError as error:
+            raise explained(error, self._log.items) from error
         self._access.answer_id = self._log.id
         return chat
 
-    def _tokens_left(self) -> int | None:
+    def _room(self, num_used: int) -> int:
+        """Tokens for the results of the calls that are to be made. Older items may make room for them."""
+        context = self._services.facts().max_model_len
+        room = room_for_results(context, num_used)
+        return max(room, context // 2) if self._plan.body.truncation == "auto" else room
+
+    @property
+    def _is_at_its_bound(self) -> bool:
         most = self._plan.body.max_output_tokens
-        return None if most is None else max(0, most - self.usage.num_output_tokens)
+        return most is not None and self.usage.num_output_tokens >= most

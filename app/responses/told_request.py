@@ -85,4 +85,6 @@ def _tool(tool: ResponseTool) -> dict[str, Any]:
             "strict": bool(tool.strict),
         }
     told: dict[str, Any] = msgspec.to_builtins(tool)
+    if tool.server_url is not None:
+        told["server_url"] = tool.server_url.partition("?")[0]  # some servers take their keys there
     return {name: value for name, value in told.items() if name not in _SECRET}

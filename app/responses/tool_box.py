@@ -10,8 +10,10 @@ from typing import Protocol
 
 from attrs import frozen
 
+from app.responses.builtin_tools import as_server, missing_server
 from app.schemas.chat import Tool
 from app.schemas.responses import InputItem, McpCallItem, McpListToolsItem, ResponseTool
+from app.tool_namespace import ToolNamespace
 from protocol.errors import BadRequestError
 
 
@@ -40,6 +42,11 @@ class ToolBox(Protocol):
         ...
 
     @property
+    def namespaces(self) -> Sequence[ToolNamespace]:
+        """The same by their servers."""
+        ...
+
+    @property
     def approved(self) -> Sequence[McpCallItem]:
         """Calls that the client has just allowed, to be made before the model goes on; status in_progress, and
         `approval_request_id` says which request of the conversation it answers."""
@@ -47,6 +54,10 @@ class ToolBox(Protocol):
 
     def find(self, name: str) -> ServerTool | None:
         """None for a client's function, and for a name that the model has made up."""
+        ...
+
+    def name_of(self, server_label: str, name: str) -> str:
+        """What the model is shown, the other way round; also for a tool that is not there any more."""
         ...
 
     async def call(self, call: McpCallItem) -> McpCallItem:
@@ -59,9 +70,10 @@ class ToolServers(Protocol):
     """Of one API server. Gives each request its ToolBox."""
 
     async def open(self, tools: Sequence[ResponseTool], items: Sequence[InputItem]) -> ToolBox:
-        """`tools`: those of type mcp, at least one, unless `items` (the whole conversation, the new input last) has an
-        mcp_approval_response. Raises BadRequestError for a server that may not be asked, or approvals that answer
-        nothing. A server that cannot be reached is a listing with an error."""
+        """`tools`: those of the request. At least one is an MCP server (app/responses/builtin_tools.py), unless `items`
+        (the whole conversation, the new input last) has an mcp_approval_response. Raises BadRequestError for a server
+        that may not be asked, tools that are allowed and do not exist, or approvals that answer nothing. A server that
+        cannot be reached is a listing with an error."""
         ...
 
 
@@ -69,10 +81,14 @@ class NoToolServers:
     """Without an operator's consent no server is asked anything."""
 
     async def open(self, tools: Sequence[ResponseTool], items: Sequence[InputItem]) -> ToolBox:
-        if not tools:
+        servers = [(f"tools[{at}]", tool) for at, tool in enumerate(tools) if as_server(tool).type == "mcp"]
+        if not servers:
             raise BadRequestError("input has an mcp_approval_response, but tools has no MCP server", param="input")
+        at, tool = servers[0]
+        if tool.type != "mcp" or tool.server_url is None:
+            raise missing_server(tool, at)
         raise BadRequestError(
-            f"tools: the MCP server {(tools[0].server_label or '')[:64]!r} may not be asked: this server allows none "
+            f"{at}: the MCP server {(tool.server_label or '')[:64]!r} may not be asked: this server allows none "
             "(--tool-server, --allowed-mcp-servers)",
-            param="tools",
+            param=f"{at}.server_url",
         )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Container
+
+NameOf = Callable[[str, str], str]
+"""(server_label, name) to what the model is shown."""
 
 MAX_LENGTH = 64
 _DIGEST_LENGTH = 8
@@ -19,3 +23,14 @@ def shown_name(server_label: str, name: str) -> str:
         return whole
     digest = hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
     return f"{plain[: MAX_LENGTH - _DIGEST_LENGTH - 1]}_{digest}"
+
+
+def numbered(name: str, taken: Container[str]) -> str:
+    """The same, or with a number where it is taken: labels may have the two lines in them, too."""
+    number = 2
+    told = name
+    while told in taken:
+        end = f"_{number}"
+        told = f"{name[: MAX_LENGTH - len(end)]}{end}"
+        number += 1
+    return told

@@ -17,15 +17,19 @@ class TurnUsage:
     outputs: list[int] = field(factory=list)
     reasoning: list[int] = field(factory=list)
     tool_outputs: list[int] = field(factory=list)
-    """What a turn's prompt has beyond the turn before, which is what the tools told in between."""
+    """Of the results that a turn was the first to read."""
 
-    def add(self, used: Usage, num_reasoning_tokens: int) -> None:
-        before = self.inputs[-1] + self.outputs[-1] if self.inputs else used.prompt_tokens
-        self.tool_outputs.append(max(0, used.prompt_tokens - before))
+    def add(self, used: Usage, num_reasoning_tokens: int, num_result_tokens: int) -> None:
+        self.tool_outputs.append(num_result_tokens)
         self.inputs.append(used.prompt_tokens)
         self.cached.append(used.prompt_tokens_details.cached_tokens)
         self.outputs.append(used.completion_tokens)
         self.reasoning.append(min(num_reasoning_tokens, used.completion_tokens))
+
+    @property
+    def num_in_context(self) -> int:
+        """What the last turn has read and written."""
+        return self.inputs[-1] + self.outputs[-1]
 
     @property
     def num_output_tokens(self) -> int:

@@ -1,6 +1,9 @@
-"""GET /openapi.json and /docs. With keys set, both need one, as whatever no probe reads."""
+"""GET /openapi.json and /docs. Public: browsers send no key of their own accord, and both say what every server of this
+version and these limits says."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import msgspec
 from quart import Blueprint, Response, request
@@ -17,17 +20,21 @@ _PAGE_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsa
 def docs_routes(services: Services) -> Blueprint:
     routes = Blueprint("docs", __name__)
 
-    def document() -> Json:  # some milliseconds, for each of the few who ask
+    @lru_cache(maxsize=1)  # tens of milliseconds, which anybody may ask for; the prefix is the server's own
+    def made(root: str) -> tuple[bytes, str]:
         found = openapi_document(services.version, services.limits, has_keys=bool(services.api_keys))
-        root = request.scope.get("root_path", "")
-        return found | {"servers": [{"url": root}]} if root else found
+        document: Json = found | {"servers": [{"url": root}]} if root else found
+        return msgspec.json.encode(document), docs_page(document)
+
+    def root_path() -> str:
+        return str(request.scope.get("root_path", ""))
 
     @routes.get("/openapi.json")
     async def openapi() -> Response:
-        return Response(msgspec.json.encode(document()), content_type=JSON)
+        return Response(made(root_path())[0], content_type=JSON)
 
     @routes.get("/docs")
     async def docs() -> Response:
-        return Response(docs_page(document()), content_type=f"{HTML}; charset=utf-8", headers=_PAGE_HEADERS)
+        return Response(made(root_path())[1], content_type=f"{HTML}; charset=utf-8", headers=_PAGE_HEADERS)
 
     return routes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import trio
 from quart import Blueprint, Response, request
 
 from actors.handles import ActorState
@@ -10,6 +11,9 @@ from app.failures import error_response
 from app.schemas.ops import LoadAnswer, VersionAnswer
 from app.services import Services
 from protocol.errors import UnavailableError
+
+MEASURE_SECONDS = 1.0
+"""For which a scrape waits for the disk; then it tells what was there before."""
 
 
 def standing(actor: ActorState) -> dict[str, str | int | float | bool]:
@@ -56,6 +60,9 @@ def ops_routes(services: Services) -> Blueprint:
     @routes.get("/metrics")
     async def metrics() -> Response:
         others = await services.peers.pages()
+        if services.background.store is not None:
+            with trio.move_on_after(MEASURE_SECONDS):
+                await services.background.store.measure()
         page, content_type = services.metrics.render(request.headers.get("accept", ""), others)
         return Response(page, content_type=content_type)
 

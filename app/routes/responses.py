@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import attrs
 import msgspec
 import trio
 from quart import Blueprint, Response, request
 
-from app.access_log import access_of
+from app.access_log import access_of, background_access, tell
 from app.body import read_body
 from app.connection import request_stack
 from app.failures import error_response
 from app.grammar import RequestGrammars
-from app.responses.feed import Feed
+from app.responses.feed import Feed, FeedReader
 from app.responses.plan import Plan
 from app.responses.prepare import prepare_response
 from app.responses.run import run_in_request, run_response
@@ -37,9 +36,15 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
         return await (_streamed(plan) if body.stream else _whole(plan))
 
     async def _whole(plan: Plan) -> Response:
-        feed = Feed(plan.response, keeps_events=False)
-        failure = await run_in_request(services, grammars, plan, feed.log, access_of(request))
-        return _told(feed) if failure is None else error_response(failure)
+        feed, access = Feed(plan.response, keeps_events=False), access_of(request)
+        failure = await run_in_request(services, grammars, plan, feed.log, access)
+        if failure is None:
+            return _told(feed)
+        if not feed.log.has_calls:
+            return error_response(failure)
+        # A client that gets an error tries again: what has been called must not be called again for that.
+        access.failure = failure.code or str(failure.status)
+        return _told(feed)
 
     async def _streamed(plan: Plan) -> Response:
         feed, access = Feed(plan.response), access_of(request)
@@ -51,19 +56,30 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
 
         nursery = await request_stack(request).enter_async_context(trio.open_nursery())
         await nursery.start(run)
-        return stream_events(feed, services.keep_alive_seconds, is_only_reader=True)
+        return stream_events(FeedReader(feed, is_only=True).next, services.keep_alive_seconds)
 
     async def _in_background(plan: Plan) -> Response:
         feed = Feed(plan.response)
         feed.log.begin()
-        access = attrs.evolve(access_of(request))  # this request's own ends with its answer
+        access = background_access(access_of(request))
+        access.answer_id = feed.log.id
 
         async def work() -> None:
-            await run_response(services, grammars, plan, feed.log, access)
+            failure = await run_response(services, grammars, plan, feed.log, access)
+            if failure is not None:
+                access.failure = failure.code or str(failure.status)
 
-        await services.background.start(feed, plan.input_items, work)
+        def on_end() -> None:
+            ended = feed.log.response
+            access.is_cancelled = ended.status == "cancelled"
+            if access.failure is None and ended.error is not None:
+                access.failure = ended.error.code
+            if services.logs_access:
+                tell(access)
+
+        await services.background.start(feed, plan.input_items, work, on_end)
         if plan.body.stream:
-            return stream_events(feed, services.keep_alive_seconds, is_only_reader=False)
+            return stream_events(FeedReader(feed).next, services.keep_alive_seconds)
         return _told(feed)
 
     return routes

@@ -6,13 +6,13 @@ import msgspec
 import trio
 from quart import Blueprint, Response, request
 
-from app import sse
 from app.responses.feed import Feed
-from app.responses.listed_items import DEFAULT_LIMIT, MAX_LIMIT, page
+from app.responses.listed_items import DEFAULT_LIMIT, MAX_LIMIT, Page
 from app.responses.missing import check_id, not_found
-from app.responses.replay import Replay, ReplayBody
+from app.responses.replay import Replay
 from app.responses.store import ResponseStore
 from app.responses.stored import StoredResponse
+from app.responses.stream import stream_events
 from app.schemas.stored_responses import DeletedResponse
 from app.services import Services
 from protocol.errors import BadRequestError, NotFoundError
@@ -44,8 +44,7 @@ def stored_response_routes(services: Services) -> Blueprint:
             return _json(await _current(store, response_id, feed))
         if feed is None:
             _check_has_events(await store.get(response_id))
-        body = ReplayBody(Replay(store, response_id, after, feed), services.keep_alive_seconds)
-        return Response(body, headers=dict(sse.HEADERS))
+        return stream_events(Replay(store, response_id, after, feed).next, services.keep_alive_seconds)
 
     @routes.delete(PATH)
     async def delete_response(response_id: str) -> Response:
@@ -74,9 +73,8 @@ def stored_response_routes(services: Services) -> Blueprint:
         order = request.args.get("order", "desc")
         if order not in _ORDERS:
             raise BadRequestError(f"order must be asc or desc, not {order[:80]!r}", param="order")
-        items = await store.input_of(response_id)
-        told = page(items, limit=limit, is_ascending=order == "asc", after=request.args.get("after"))
-        return _json(_ENCODER.encode(told))
+        page = Page(limit, is_ascending=order == "asc", after=request.args.get("after"))
+        return _json(await store.input_of(response_id, page))
 
     return routes
 

@@ -51,16 +51,31 @@ class FunctionDefinition(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Tool(msgspec.Struct, frozen=True):
     type: str
-    function: FunctionDefinition
+    function: FunctionDefinition = FunctionDefinition("")
+    """Only MCP servers come without, which are refused as what they are."""
 
 
 class NamedFunction(msgspec.Struct, frozen=True):
     name: str
 
 
-class NamedToolChoice(msgspec.Struct, frozen=True):
-    type: str
+class AllowedTool(msgspec.Struct, frozen=True):
     function: NamedFunction
+    type: str = "function"
+
+
+class AllowedTools(msgspec.Struct, frozen=True):
+    mode: str
+    """auto or required."""
+    tools: list[AllowedTool]
+
+
+class NamedToolChoice(msgspec.Struct, frozen=True):
+    """Of type function: the one that is to be called. Of type allowed_tools: those that may be."""
+
+    type: str
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True):

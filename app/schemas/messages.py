@@ -133,7 +133,7 @@ AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
 
-class OutputTokensDetails(msgspec.Struct, frozen=True):
+class MessagesOutputTokensDetails(msgspec.Struct, frozen=True):
     thinking_tokens: int
 
 
@@ -144,7 +144,7 @@ class MessagesUsage(msgspec.Struct, frozen=True, kw_only=True):
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int
     output_tokens: int
-    output_tokens_details: OutputTokensDetails | UnsetType = UNSET
+    output_tokens_details: MessagesOutputTokensDetails | UnsetType = UNSET
 
 
 class MessagesAnswer(msgspec.Struct, frozen=True, kw_only=True):

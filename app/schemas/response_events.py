@@ -42,6 +42,14 @@ class ResponseIncomplete(_Event, frozen=True, kw_only=True, tag="response.incomp
     response: Response
 
 
+class ErrorEvent(_Event, frozen=True, kw_only=True, tag="error"):
+    """The end of a stream whose response is not there any more."""
+
+    code: str
+    message: str
+    param: str | None = None
+
+
 class ResponseFailed(_Event, frozen=True, kw_only=True, tag="response.failed"):
     response: Response
 
@@ -161,6 +169,7 @@ EVENTS = (
     ResponseCompleted,
     ResponseIncomplete,
     ResponseFailed,
+    ErrorEvent,
     OutputItemAdded,
     OutputItemDone,
     ContentPartAdded,

@@ -75,7 +75,8 @@ class McpApproval(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ResponseTool(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A function of the client's, or an MCP server. Other types are refused by their name."""
+    """A function of the client's, an MCP server, or one of OpenAI's own that is such a server here
+    (app/responses/builtin_tools.py). Other types are refused by their name."""
 
     type: str
     # function
@@ -94,12 +95,24 @@ class ResponseTool(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """Never told again."""
     allowed_tools: list[str] | McpToolFilter | None = None
     require_approval: str | McpApproval | None = None
+    # code_interpreter
+    container: str | dict[str, Any] | None = None
+    """Told again, and not used."""
 
 
-class ResponseToolChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+class ToolReference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A function, a tool of an MCP server, or all that this server has."""
+
     type: str
     name: str | None = None
     server_label: str | None = None
+
+
+class ResponseToolChoice(ToolReference, frozen=True, omit_defaults=True):
+    """Or, of type allowed_tools, several of them."""
+
+    mode: str | None = None
+    tools: list[ToolReference] | None = None
 
 
 class TextFormat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -251,8 +264,17 @@ class McpProtocolError(msgspec.Struct, frozen=True, tag_field="type", tag="mcp_p
 
 
 class McpToolExecutionError(msgspec.Struct, frozen=True, tag_field="type", tag="mcp_tool_execution_error"):
-    content: Any
-    """The tool's own content parts, or a text."""
+    content: list[dict[str, Any]]
+    """Parts, each with its `type` and `text`; also of what we tell in a tool's place."""
+
+    @property
+    def texts(self) -> list[str]:
+        return [part["text"] for part in self.content]
+
+
+def text_error(text: str) -> McpToolExecutionError:
+    """What a tool, or we in its place, told the model of a call that failed."""
+    return McpToolExecutionError([{"type": "text", "text": text}])
 
 
 class McpHttpError(msgspec.Struct, frozen=True, tag_field="type", tag="http_error"):
@@ -375,8 +397,3 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     metadata: dict[str, str] = {}
-
-
-ITEMS = msgspec.json.Decoder(list[OutputItem])
-RESPONSE = msgspec.json.Decoder(Response)
-"""Reads back what was told."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -17,7 +17,9 @@ class ItemList(msgspec.Struct, frozen=True, kw_only=True):
     """A page of items."""
 
     object: Literal["list"] = "list"
-    data: list[dict[str, Any]]
-    first_id: str | None
-    last_id: str | None
+    data: list[Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]]
+    """Items, as JSON."""
+    first_id: str
+    """Nothing for a page without items: OpenAI's clients want a text."""
+    last_id: str
     has_more: bool

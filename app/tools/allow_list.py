@@ -5,11 +5,9 @@ A client that chose any address would have this machine call into its own networ
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from attrs import evolve, frozen
 
-from attrs import frozen
-
-from app.tools.address import ToolAddress, read_url
+from app.tools.address import ToolAddress, UrlPrefix, read_url
 from protocol.errors import BadRequestError
 
 MAX_ALLOWED = 256
@@ -19,8 +17,7 @@ MAX_ALLOWED = 256
 class AllowedServers:
     """--allowed-mcp-servers: URLs; what lies at one of them or below its path is allowed, on that very origin."""
 
-    prefixes: tuple[tuple[str, str, int, str], ...] = ()
-    """Scheme, host, port and path without a slash at its end, each."""
+    prefixes: tuple[UrlPrefix, ...] = ()
 
     @classmethod
     def of(cls, texts: tuple[str, ...]) -> AllowedServers:
@@ -29,21 +26,15 @@ class AllowedServers:
         if len(urls) > MAX_ALLOWED:
             raise BadRequestError(f"--allowed-mcp-servers has {len(urls)} URLs; at most {MAX_ALLOWED} are taken")
         try:
-            return cls(tuple(_origin_and_path(read_url(url).url) for url in urls))
+            return cls(tuple(UrlPrefix.of(read_url(url).url) for url in urls))
         except BadRequestError as error:
             raise BadRequestError(f"--allowed-mcp-servers: {error.message}") from error
 
     def address(self, url: str) -> ToolAddress:
-        """Of a request's `server_url`. Raises BadRequestError for one that is not allowed."""
+        """Of a request's `server_url`; its server cannot lead anywhere else than to what is allowed, either. Raises
+        BadRequestError for one that is not allowed."""
         address = read_url(url)
-        *origin, path = _origin_and_path(address.url)
-        for *allowed_origin, prefix in self.prefixes:
-            if origin == allowed_origin and (path == prefix or path.startswith(f"{prefix}/")):
-                return address
+        asked = UrlPrefix.of(address.url)
+        if any(prefix.covers(asked) for prefix in self.prefixes):
+            return evolve(address, within=tuple(each for each in self.prefixes if each.origin == asked.origin))
         raise BadRequestError(f"the server {address} is not one that this server may call (--allowed-mcp-servers)")
-
-
-def _origin_and_path(url: str) -> tuple[str, str, int, str]:
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return parts.scheme, parts.hostname or "", port, parts.path.rstrip("/")

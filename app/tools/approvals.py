@@ -1,10 +1,10 @@
-"""Calls that a client was asked about and has now allowed: each is made once. Pure."""
+"""Calls that a client was asked about and has now allowed: each is made once. Used by app/tools/box.py."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import final
+from typing import Protocol, final
 
 from app.schemas.responses import InputItem
 from protocol.errors import BadRequestError
@@ -43,19 +43,31 @@ def allowed_calls(items: Sequence[InputItem]) -> list[InputItem]:
     return [asked[key] for key, approved in answers.items() if approved and key not in made]
 
 
+class UsedApprovals(Protocol):
+    """Which approvals have been used, also in other answers to the same response. The store of responses knows it for
+    all servers that share it, and after restarts."""
+
+    async def use_approval(self, approval_request_id: str) -> bool:
+        """Whether nobody has before: one of all who ask may make the call. Raises UnavailableError."""
+        ...
+
+
 @final
-class MadeCalls:
-    """Which approvals have been used, also in other answers to the same response."""
+class ApprovalsInMemory:
+    """Of one server without a store."""
 
     def __init__(self) -> None:
         self._used: dict[str, None] = {}
 
-    def use(self, approval_request_id: str) -> bool:
-        """False: somebody else has just made that call."""
+    async def use_approval(self, approval_request_id: str) -> bool:
         if approval_request_id in self._used:
             return False
-        if OURS.fullmatch(approval_request_id):
-            if len(self._used) >= MAX_REMEMBERED:
-                del self._used[next(iter(self._used))]
-            self._used[approval_request_id] = None
+        if len(self._used) >= MAX_REMEMBERED:
+            del self._used[next(iter(self._used))]
+        self._used[approval_request_id] = None
         return True
+
+
+async def may_be_made(approval_request_id: str, used: UsedApprovals) -> bool:
+    """Once, if this server or one that shares its store has asked for the approval. Raises UnavailableError."""
+    return OURS.fullmatch(approval_request_id) is None or await used.use_approval(approval_request_id)

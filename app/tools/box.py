@@ -10,12 +10,15 @@ import msgspec
 from app.responses.item_ids import item_id
 from app.responses.tool_box import ServerTool
 from app.schemas.chat import Tool
-from app.schemas.responses import InputItem, McpCallItem, McpListToolsItem, McpProtocolError, McpToolExecutionError
-from app.tools.approvals import MadeCalls
+from app.schemas.responses import InputItem, McpCallItem, McpListToolsItem, McpProtocolError, text_error
+from app.tool_namespace import ToolNamespace
+from app.tools.approvals import UsedApprovals, may_be_made
+from app.tools.call_counts import CallCounts
 from app.tools.result_text import result_text
 from app.tools.sessions import ToolSessions
 from app.tools.tool_error import ToolError
 from app.tools.tool_set import Listing, ToolSet
+from protocol.errors import UnavailableError
 
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
 """JSON-RPC's codes."""
@@ -29,16 +32,19 @@ class McpToolBox:
     def __init__(
         self,
         sessions: ToolSessions,
-        made: MadeCalls,
+        used: UsedApprovals,
+        counts: CallCounts,
         listings: Sequence[Listing],
         items: Sequence[InputItem],
         allowed: Sequence[InputItem],
     ) -> None:
         """`items`: the conversation. `allowed`: its approval requests whose calls are to be made now."""
         self._sessions = sessions
-        self._made = made
+        self._used = used
+        self._counts = counts
         self._set = ToolSet(listings)
         self._tools = list(self._set.shown())
+        self._namespaces = list(self._set.namespaces())
         self._listings = [item for listing in listings if (item := _to_tell(listing, items))]
         self._approved = [
             McpCallItem(
@@ -61,11 +67,18 @@ class McpToolBox:
         return self._tools
 
     @property
+    def namespaces(self) -> Sequence[ToolNamespace]:
+        return self._namespaces
+
+    @property
     def approved(self) -> Sequence[McpCallItem]:
         return self._approved
 
     def find(self, name: str) -> ServerTool | None:
         return self._set.find(name)
+
+    def name_of(self, server_label: str, name: str) -> str:
+        return self._set.name_of(server_label, name)
 
     async def call(self, call: McpCallItem) -> McpCallItem:
         server = self._set.server_of(call.server_label, call.name)
@@ -76,16 +89,25 @@ class McpToolBox:
         arguments = _arguments(call.arguments)
         if arguments is None:
             return _failed(call, INVALID_PARAMS, "the arguments are no JSON object")
-        if call.approval_request_id is not None and not self._made.use(call.approval_request_id):
-            return _failed(call, INVALID_PARAMS, "this call was allowed once, and has been made already")
-        try:
-            result = await self._sessions.call(server.address, server.headers, call.name, arguments)
-        except ToolError as error:
-            return _failed(call, INTERNAL_ERROR, error.message)
+        if call.approval_request_id is not None:
+            try:
+                if not await may_be_made(call.approval_request_id, self._used):
+                    return _failed(call, INVALID_PARAMS, "this call was allowed once, and has been made already")
+            except UnavailableError as error:
+                message = f"this call was not made: whether it has been before cannot be told ({error.message})"
+                return _failed(call, INTERNAL_ERROR, message)
+        with self._counts.counted(server.counted_as) as ending:
+            try:
+                result = await self._sessions.call(server.address, server.headers, call.name, arguments)
+                if result.result_type != "complete":
+                    raise ToolError(f"the tool answers {result.result_type[:64]!r}, which is no end of a call here")
+            except ToolError as error:
+                ending.outcome = "timed_out" if error.timed_out else "failed"
+                return _failed(call, INTERNAL_ERROR, server.told(error))
+            ending.outcome = "failed" if result.is_error else "completed"
         text = result_text(result)
         if result.is_error:
-            error_item = McpToolExecutionError([{"type": "text", "text": text}])
-            return msgspec.structs.replace(call, status="failed", error=error_item)
+            return msgspec.structs.replace(call, status="failed", error=text_error(text))
         return msgspec.structs.replace(call, status="completed", output=text)
 
 

@@ -1,4 +1,4 @@
-"""One tool of a server, as the server lists it: bounded, and in our own terms. Made by app/tools/session.py."""
+"""One tool of a server, as the server lists it: bounded, and in our own terms. Made by app/tools/tool_pages.py."""
 
 from __future__ import annotations
 

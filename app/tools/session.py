@@ -7,12 +7,14 @@ polls, and the end of idleness is the deadline of the owner's sleep.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, final
 
 import anyio
+import httpx2
 import trio
 from mcp import Client, MCPError
 from mcp.client.session import ClientSession
@@ -22,17 +24,20 @@ from mcp_types import (
     CallToolRequestParams,
     CallToolResult,
     Implementation,
-    ListToolsResult,
-    PaginatedRequestParams,
-    Tool,
     ToolListChangedNotification,
 )
 
 from app.tools.address import ToolAddress
-from app.tools.mcp_tool import MAX_LISTING_BYTES, MAX_NAME_LENGTH, MAX_PAGES, MAX_TOOLS, McpTool
+from app.tools.bounded_http import CUT_OFF, NOT_SENT
+from app.tools.error_reason import reason, tidy
+from app.tools.mcp_tool import MAX_NAME_LENGTH, McpTool
 from app.tools.request_headers import Headers
 from app.tools.tool_error import ToolError
+from app.tools.tool_pages import all_tools
 from app.tools.transport import Connect, open_transport
+from protocol.errors import TrillmError
+
+logger = logging.getLogger("trillm.tools")
 
 T = TypeVar("T")
 
@@ -42,9 +47,22 @@ MAX_CALLS_AT_ONCE = 64
 """On one session; fewer than it may have connections, for want of which it would break. Others wait, and their time
 runs."""
 GOODBYE_SECONDS = 2.0
-MAX_REASON_LENGTH = 500
+MAX_INSTRUCTIONS_LENGTH = 4096
 SESSION_TERMINATED = "Session terminated"
 """What the package makes of a 404 to a session that there was: the server has forgotten it, and has run nothing."""
+CLOSED = "Connection closed"
+"""How the package says that there is no connection any more. Its code for that is any server's to use, and many do for
+an error of one call."""
+UNEXPECTED = "internal error; the server's log has it"
+STREAM_ENDED = "SSE stream "
+"""How it begins to say that the stream of one call's answer has ended without it."""
+UNREADABLE = (ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
+"""What the package raises for answers that are none, and without a connection."""
+UNCONNECTED = (*UNREADABLE, MCPError, TrillmError, httpx2.HTTPError, httpx2.InvalidURL, anyio.EndOfStream)
+"""What it raises besides where there will be no connection, or no longer."""
+MAX_ABANDONED = 32
+"""Calls that nobody waits for any longer. Over the older protocol each holds one of the session's connections until it
+is answered, so another session is opened after so many."""
 
 
 class OnProgress(Protocol):
@@ -68,16 +86,22 @@ class ToolSession:
         self.was_connected = False
         self.server_name = ""
         """What the server calls itself."""
+        self.instructions = ""
+        """What it says of its tools together, for the model; cut at a length."""
         self._headers = headers
         self._connect_seconds = connect_seconds
         self._idle_seconds = idle_seconds
         self._connect = connect
         self._session: ClientSession | None = None
         self._life = trio.CancelScope()
+        self._use = trio.CancelScope()
+        """Within its life: what comes after is to take leave."""
         self._num_users = 0
+        self._num_abandoned = 0
+        self._is_worn = False
+        """Whoever comes next needs another one; those who have asked may wait for their answers."""
         self._unused_since = -math.inf
         self._last_complaint: str | None = None
-        self._never_sent = False
         self._tools: tuple[McpTool, ...] | None = None
         self._listed_at = -math.inf
         self._listing = trio.Lock()
@@ -86,7 +110,7 @@ class ToolSession:
     @property
     def is_over(self) -> bool:
         """Or is about to be: nothing more can be asked."""
-        return self.over.is_set() or self._life.cancel_called
+        return self.over.is_set() or self._life.cancel_called or self._use.cancel_called or self._is_worn
 
     @property
     def is_unused(self) -> bool:
@@ -111,10 +135,14 @@ class ToolSession:
                 async with client:
                     connecting.deadline = math.inf
                     self._begin(client)
-                    await trio.sleep_forever()
-            except* Exception as group:
+                    with self._use:
+                        await trio.sleep_forever()
+                    self._life.deadline = trio.current_time() + GOODBYE_SECONDS  # the server may be told
+            except* UNCONNECTED as group:
                 self.failure = self._last_complaint or reason(group)
-                self._never_sent = is_refused(group)
+            except* Exception as group:
+                logger.error("the session with %s failed", self.address, exc_info=group)
+                self.failure = UNEXPECTED
         if connecting.cancelled_caught and not self.was_connected:
             self.failure = f"no answer within {self._connect_seconds:g} s"
         self._finish()
@@ -123,9 +151,14 @@ class ToolSession:
         """Whoever has asked gets a ToolError."""
         self._life.cancel()
 
+    def leave(self) -> None:
+        """The same for one that nobody uses and that works: its server is told."""
+        self._use.cancel()
+
     def _begin(self, client: Client) -> None:
         self._session = client.session
         self.server_name = client.server_info.name if client.server_info else ""
+        self.instructions = (client.instructions or "")[:MAX_INSTRUCTIONS_LENGTH]
         self.was_connected = True
         self._last_complaint = None
         self._rest()
@@ -148,13 +181,13 @@ class ToolSession:
     def _rest(self) -> None:
         self._unused_since = trio.current_time()
         if self._num_users == 0:
-            self._life.deadline = self._unused_since + self._idle_seconds
+            self._use.deadline = self._unused_since + (0 if self._is_worn else self._idle_seconds)
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """While it is, it does not end for being idle."""
         self._num_users += 1
-        self._life.deadline = math.inf
+        self._use.deadline = math.inf
         try:
             yield
         finally:
@@ -162,32 +195,19 @@ class ToolSession:
             self._rest()
 
     async def list_tools(self, seconds: float) -> tuple[McpTool, ...]:
-        """All pages. Raises ToolError, also for more than our bounds."""
-        async with self._listing:
-            if self._tools is None or trio.current_time() - self._listed_at > LISTING_SECONDS:
-                asked_at = trio.current_time()
-                self._listed_at = asked_at
-                self._tools = None
-                self._tools = await self._ask(self._all_pages, seconds, "its list of tools")
-            return self._tools
-
-    async def _all_pages(self, session: ClientSession) -> tuple[McpTool, ...]:
-        tools: list[McpTool] = []
-        size = 0
-        cursor: str | None = None
-        for _ in range(MAX_PAGES):
-            page: ListToolsResult = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
-            for tool in map(mcp_tool, page.tools):
-                tools.append(tool)
-                size += tool.size
-                if len(tools) > MAX_TOOLS or size > MAX_LISTING_BYTES:
-                    raise ToolError(
-                        f"{self.address} lists more than {MAX_TOOLS} tools or {MAX_LISTING_BYTES} bytes of them"
-                    )
-            if not page.next_cursor or page.next_cursor == cursor:
-                return tuple(tools)
-            cursor = page.next_cursor
-        raise ToolError(f"{self.address} lists its tools in more than {MAX_PAGES} pages")
+        """All pages. `seconds` are for waiting, too, until another one has asked in vain. Raises ToolError, also for
+        more than our bounds."""
+        what = "its list of tools"
+        try:
+            with trio.fail_after(seconds):
+                async with self._listing:
+                    if self._tools is None or trio.current_time() - self._listed_at > LISTING_SECONDS:
+                        self._listed_at = trio.current_time()
+                        self._tools = None
+                        self._tools = await self._ask(all_tools, seconds, what)
+                    return self._tools
+        except trio.TooSlowError:
+            raise self._late(what, seconds) from None
 
     async def call(
         self, name: str, arguments: dict[str, Any], seconds: float, on_progress: OnProgress | None = None
@@ -207,48 +227,54 @@ class ToolSession:
     async def _ask(self, ask: Callable[[ClientSession], Awaitable[T]], seconds: float, what: str) -> T:
         session = self._session
         if session is None:
-            raise ToolError(f"{self.address} is gone: {self.failure}", was_not_run=True)
+            raise ToolError(f"the server is gone: {self.failure}", was_not_run=True)
         with self.used():
             try:
                 with trio.fail_after(seconds):
                     async with self._room:
-                        return await ask(session)
+                        with self._counted():
+                            return await ask(session)
             except trio.TooSlowError:
-                raise ToolError(f"{what} at {self.address} did not answer within {seconds:g} s") from None
+                raise self._late(what, seconds) from None
             except MCPError as error:
                 raise await self._error(error, what) from error
-            except (ValueError, RuntimeError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-                raise ToolError(f"{what} at {self.address}: its answer cannot be read: {reason(error)}") from error
+            except UNREADABLE as error:
+                raise ToolError(f"{what}: its answer cannot be read: {reason(error)}") from error
+            except TrillmError:
+                raise
+            except Exception as error:  # whatever state this leaves the session in, nobody else's is touched
+                logger.error("%s at %s failed", what, self.address, exc_info=error)
+                self.end()
+                raise ToolError(f"{what}: {UNEXPECTED}") from error
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except trio.Cancelled:
+            self._num_abandoned += 1
+            self._is_worn = self._is_worn or self._num_abandoned >= MAX_ABANDONED
+            raise
+
+    def _late(self, what: str, seconds: float) -> ToolError:
+        return ToolError(f"{what} did not answer within {seconds:g} s", timed_out=True)
 
     async def _error(self, error: MCPError, what: str) -> ToolError:
-        if error.code == CONNECTION_CLOSED:
+        if error.code == NOT_SENT:
+            self._is_worn = True
+            return ToolError(f"{what}: the server is gone: {tidy(error.message)}", was_not_run=True)
+        if error.code == CUT_OFF:
+            return ToolError(f"{what} was not answered whole: {tidy(error.message)}")
+        if error.code == CONNECTION_CLOSED and error.message.startswith(STREAM_ENDED):
+            return ToolError(f"{what}: the server is gone: {tidy(error.message)}")
+        if error.code == CONNECTION_CLOSED and error.message == CLOSED:
             self.end()
             with trio.move_on_after(GOODBYE_SECONDS):
                 await self.over.wait()  # its owner knows why
             why = self.failure or self._last_complaint or "the connection has ended"
-            return ToolError(f"{what}: {self.address} is gone: {why}", was_not_run=self._never_sent)
+            return ToolError(f"{what}: the server is gone: {why}")
         if error.message == SESSION_TERMINATED:
             self.end()
-            return ToolError(f"{what}: {self.address} has forgotten the session", was_not_run=True)
+            return ToolError(f"{what}: the server has forgotten the session", was_not_run=True)
         complaint = f" ({self._last_complaint})" if self._last_complaint else ""
-        return ToolError(f"{what} at {self.address}: {error.message[:MAX_REASON_LENGTH]}{complaint}")
-
-
-def mcp_tool(tool: Tool) -> McpTool:
-    annotations = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else None
-    return McpTool(tool.name, tool.description or "", tool.input_schema, annotations)
-
-
-def reason(error: BaseException) -> str:
-    """Of the first error in a group that says something, bounded."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:MAX_REASON_LENGTH]}" if text else type(error).__name__
-
-
-def is_refused(error: BaseException) -> bool:
-    """Nothing was sent: there was no connection to send it on."""
-    if isinstance(error, BaseExceptionGroup):
-        return any(map(is_refused, error.exceptions))
-    return type(error).__name__ in ("ConnectError", "ConnectTimeout")
+        return ToolError(f"{what}: {tidy(error.message)}{complaint}")

@@ -6,7 +6,7 @@ A server that cannot be reached is let alone for a while, longer each time. Used
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar, final
 
 import trio
@@ -49,13 +49,15 @@ class ToolSessions:
     def __init__(
         self,
         *,
-        max_sessions: int = 64,
+        max_sessions: int = 256,
+        max_sessions_of_one: int = 64,  # else one server that is slow would keep everybody from all others
         idle_seconds: float = 300.0,
         connect_seconds: float = 15.0,
         call_seconds: float = 60.0,
         connect: Connect = open_transport,
     ) -> None:
         self._max_sessions = max_sessions
+        self._max_sessions_of_one = max_sessions_of_one
         self._idle_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._call_seconds = call_seconds
@@ -67,6 +69,10 @@ class ToolSessions:
     @property
     def num_open(self) -> int:
         return len(self._sessions)
+
+    @property
+    def num_connected(self) -> int:
+        return sum(session.was_connected and not session.is_over for session in self._sessions.values())
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled, which closes every session. What a server does wrong ends its session only."""
@@ -104,6 +110,11 @@ class ToolSessions:
 
         return await self._with_session(address, (), name)
 
+    def instructions(self, address: ToolAddress, headers: Headers) -> str:
+        """What a server whose tools have been listed says of them together; mostly nothing."""
+        session = self._sessions.get((address, headers))
+        return "" if session is None else session.instructions
+
     async def _with_session(
         self, address: ToolAddress, headers: Headers, ask: Callable[[ToolSession], Awaitable[T]]
     ) -> T:
@@ -125,20 +136,24 @@ class ToolSessions:
             session = self._open(key)
         await session.settled.wait()
         if not session.was_connected:
-            raise ToolError(f"{session.address} cannot be reached: {session.failure}", was_not_run=True)
+            raise ToolError(f"the server cannot be reached: {session.failure}", was_not_run=True)
         return session, was_new
 
     def _open(self, key: Key) -> ToolSession:
         now = trio.current_time()
         if (failure := self._failures.get(key)) is not None and now < failure.until:
             raise ToolError(
-                f"{key[0]} cannot be reached: {failure.reason} (it is tried again in {failure.until - now:.1f} s)",
+                f"the server cannot be reached: {failure.reason} (it is tried again in {failure.until - now:.1f} s)",
                 was_not_run=True,
             )
         if self._owners is None:
             raise ToolError("the server is shutting down", was_not_run=True)
-        if key not in self._sessions and len(self._sessions) >= self._max_sessions:
-            self._make_room()
+        if key not in self._sessions:
+            of_one = [each for each in self._sessions if each[0].place == key[0].place]
+            if len(of_one) >= self._max_sessions_of_one:
+                self._make_room(of_one, f"{len(of_one)} sessions with that host or command")
+            elif len(self._sessions) >= self._max_sessions:
+                self._make_room(self._sessions, f"sessions with {len(self._sessions)} tool servers")
         session = ToolSession(
             *key, connect_seconds=self._connect_seconds, idle_seconds=self._idle_seconds, connect=self._connect
         )
@@ -146,17 +161,14 @@ class ToolSessions:
         self._owners.start_soon(self._own, key, session)
         return session
 
-    def _make_room(self) -> None:
+    def _make_room(self, among: Iterable[Key], what: str) -> None:
         """Raises ToolError if all are in use."""
-        unused = [(session.unused_since, key) for key, session in self._sessions.items() if session.is_unused]
+        unused = [(self._sessions[key].unused_since, key) for key in among if self._sessions[key].is_unused]
         idle = [(since, key) for since, key in unused if since > -math.inf]  # the others are being connected
         if not idle:
-            raise ToolError(
-                f"sessions with {self._max_sessions} tool servers are open, which is the limit, and all are in use",
-                was_not_run=True,
-            )
+            raise ToolError(f"{what} are open, which is the limit, and all are in use", was_not_run=True)
         _, key = min(idle, key=lambda each: each[0])
-        self._sessions.pop(key).end()
+        self._sessions.pop(key).leave()
 
     async def _own(self, key: Key, session: ToolSession) -> None:
         await session.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.checks import few, short
 from app.schemas.responses import McpApproval, McpToolFilter, ResponseTool
 from app.tools.mcp_tool import MAX_NAME_LENGTH, MAX_TOOLS, McpTool
 from protocol.errors import BadRequestError
@@ -11,9 +12,7 @@ from protocol.errors import BadRequestError
 
 def check_filters(tool: ResponseTool, at: str) -> None:
     """Raises BadRequestError; `at` is where in the request it is."""
-    allowed = tool.allowed_tools
-    names = allowed if isinstance(allowed, list) else allowed.tool_names if allowed else None
-    _check_names(names, f"{at}.allowed_tools")
+    _check_names(_allowed_names(tool), f"{at}.allowed_tools")
     approval = tool.require_approval
     if isinstance(approval, str) and approval not in ("always", "never"):
         raise BadRequestError(
@@ -23,6 +22,19 @@ def check_filters(tool: ResponseTool, at: str) -> None:
     if isinstance(approval, McpApproval):
         for word, which in (("always", approval.always), ("never", approval.never)):
             _check_names(which.tool_names if which else None, f"{at}.require_approval.{word}.tool_names")
+
+
+def check_allowed(tool: ResponseTool, listed: Sequence[McpTool], at: str) -> None:
+    """Raises BadRequestError for an allowed tool that the server has not."""
+    known = [each.name for each in listed]
+    for name in _allowed_names(tool) or ():
+        if name not in known:
+            there = f"these are {few(known)}" if known else "it has none"
+            raise BadRequestError(
+                f"{at}.allowed_tools names {short(name)}, which is none of the tools of the MCP server "
+                f"{short(tool.server_label)}: {there}",
+                param=f"{at}.allowed_tools",
+            )
 
 
 def is_allowed(tool: McpTool, request: ResponseTool) -> bool:
@@ -53,6 +65,11 @@ def _matches(tool: McpTool, which: McpToolFilter) -> bool:
     if which.tool_names is not None and tool.name not in which.tool_names:
         return False
     return which.read_only is None or which.read_only == tool.is_read_only
+
+
+def _allowed_names(tool: ResponseTool) -> Sequence[str] | None:
+    allowed = tool.allowed_tools
+    return allowed if isinstance(allowed, list) else allowed.tool_names if allowed else None
 
 
 def _check_names(names: Sequence[str] | None, at: str) -> None:

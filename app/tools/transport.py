@@ -8,59 +8,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import TracebackType
-from typing import final
 
 import httpx2
-from mcp.client._transport import ReadStream, TransportStreams
+from mcp.client._transport import TransportStreams
 from mcp.client.sse import sse_client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.message import SessionMessage
 
 from app.tools.address import ToolAddress
 from app.tools.bounded_http import CONNECT_SECONDS, MAX_MESSAGE_BYTES, READ_SECONDS, http_client
+from app.tools.command import open_command
 from app.tools.request_headers import Headers
+from app.tools.watched_streams import STUCK, HeardStream, SaidStream
 
-Heard = SessionMessage | Exception
 Connect = Callable[
     [ToolAddress, Headers, Callable[[str], None], Callable[[], None]], AbstractAsyncContextManager[TransportStreams]
 ]
 """(address, headers, on_failure(reason), on_end()) to the streams; tests bring their own."""
-
-
-@final
-class WatchedStream:
-    """A stream of messages that says when it has ended."""
-
-    def __init__(self, stream: ReadStream[Heard], on_end: Callable[[], None]) -> None:
-        self._stream = stream
-        self._on_end = on_end
-
-    async def receive(self) -> Heard:
-        return await self._stream.receive()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    def __aiter__(self) -> WatchedStream:
-        return self
-
-    async def __anext__(self) -> Heard:
-        try:
-            return await self._stream.__anext__()
-        except StopAsyncIteration:
-            self._on_end()
-            raise
-
-    async def __aenter__(self) -> WatchedStream:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._stream.__aexit__(kind, error, trace)
 
 
 @asynccontextmanager
@@ -77,8 +40,12 @@ async def open_transport(
         if address.transport == "sse" and not reason.startswith("HTTP 3"):  # redirects may be followed
             on_end()
 
+    def stuck() -> None:
+        on_failure(STUCK)
+        on_end()
+
     async with _transport(address, headers, failed) as (heard, said):
-        yield WatchedStream(heard, on_end), said
+        yield HeardStream(heard, on_end), SaidStream(said, stuck)
 
 
 @asynccontextmanager
@@ -87,8 +54,7 @@ async def _transport(
 ) -> AsyncGenerator[TransportStreams]:
     match address.transport:
         case "stdio":
-            command, *arguments = address.command
-            async with stdio_client(StdioServerParameters(command=command, args=arguments)) as streams:
+            async with open_command(address.command, address.name) as streams:
                 yield streams
         case "sse":
 
@@ -97,14 +63,14 @@ async def _transport(
                 timeout: httpx2.Timeout | None = None,
                 auth: httpx2.Auth | None = None,
             ) -> httpx2.AsyncClient:
-                return http_client(tuple((headers or {}).items()), failed)
+                return http_client(address, tuple((headers or {}).items()), failed, posts_are_answered=False)
 
             client = sse_client(address.url, dict(headers), CONNECT_SECONDS, READ_SECONDS, make_client)
             async with client as streams:
                 yield streams
         case "http":
             async with (
-                http_client(headers, failed) as http,
+                http_client(address, headers, failed, posts_are_answered=True) as http,
                 streamable_http_client(address.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
             ):
                 yield streams

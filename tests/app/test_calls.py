@@ -204,3 +204,32 @@ def test_tools_too_big_to_become_a_grammar_are_refused_before_anything_is_made_o
     with pytest.raises(BadRequestError, match=r"tools has 1\d* bytes; to force a call, at most 999 are taken"):
         forced_calls(tools, "required", True, Limits(max_grammar_bytes=999))
     assert forced_calls(tools, "auto", True, Limits(max_grammar_bytes=999)) is None
+
+
+def allowing(*names: str, mode: str = "required") -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+async def test_a_call_can_be_forced_to_be_one_of_some_tools() -> None:
+    under_test = make_app(reply=lambda prompt, index: CALL)
+    other = {"type": "function", "function": {"name": "clock"}}
+    choice = (await under_test.chat(tools=[other, WEATHER], tool_choice=allowing("weather"))).json["choices"][0]
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
+    assert "clock" not in str(under_test.engine.prompts[0].sampling_params.grammar)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        allowing(),
+        allowing("weather", "nobody"),
+        allowing("weather", mode="sometimes"),
+        allowing(*["weather"] * 1000),
+        {"type": "allowed_tools"},
+        {"type": "function"},
+    ],
+)
+async def test_a_choice_of_tools_that_are_not_there_is_refused(choice: dict[str, Any]) -> None:
+    reply = await make_app().chat(tools=[WEATHER], tool_choice=choice)
+    assert (reply.status_code, reply.json["error"]["param"]) == (400, "tool_choice")

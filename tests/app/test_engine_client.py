@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
+from app.deadline import Deadline
 from app.engine import Prompt
 from app.engine_client import ActorEngineClient
 from protocol.errors import BadRequestError, DeadlineError, EngineDeadError, UnavailableError
@@ -92,15 +93,97 @@ async def test_a_further_part_of_a_request_is_taken_by_a_draining_server_and_wai
             with pytest.raises(UnavailableError):
                 await collect(client, a_prompt())
             async with client.generate([a_prompt()], goes_on=True) as generation:
-                with pytest.raises(UnavailableError, match="the limit is 2"):
-                    async with client.generate([a_prompt(), a_prompt()], goes_on=True):
-                        pass
                 nursery.start_soon(house.run_engine if victim == "engine-0" else house.run_output)
                 tokens: list[int] = []
                 while not generation.finished:
                     for _, output in await generation.receive():
                         tokens += output.token_ids
             assert tokens == expected
+
+
+async def test_a_further_part_of_a_request_is_taken_by_a_full_queue(checkpoint, autojump_clock):
+    prompts = [a_prompt(max_tokens=1500), a_prompt(9, max_tokens=1500)]
+    async with (
+        open_client(checkpoint, max_live=2) as (client, _, _),
+        client.generate(prompts),
+        client.generate([a_prompt()], goes_on=True) as further,
+    ):
+        assert client.num_requests == 3
+        with pytest.raises(UnavailableError, match="the limit is 2"):
+            await collect(client, a_prompt())
+        while not further.finished:
+            await further.receive()
+
+
+async def test_those_that_nobody_waits_for_wait_for_room_in_their_order(checkpoint, autojump_clock):
+    begun: list[int] = []
+
+    async with open_client(checkpoint, max_live=1) as (client, house, nursery):
+
+        async def one(number: int) -> None:
+            async with client.generate([a_prompt()], waits=True) as generation:
+                begun.append(number)
+                assert client.num_requests == 1
+                while not generation.finished:
+                    await generation.receive()
+
+        async with client.generate([a_prompt()]), trio.open_nursery() as leaving:
+            house.kill("engine-0")  # until there is another one the first request stays
+            for number in range(4):
+                (leaving if number == 1 else nursery).start_soon(one, number)
+                await wait_all_tasks_blocked()
+            assert begun == []
+            leaving.cancel_scope.cancel()
+        nursery.start_soon(house.run_engine)
+        with trio.fail_after(60):
+            while len(begun) < 3 or client.num_requests:
+                await trio.sleep(0.1)
+
+        assert begun == [0, 2, 3]
+
+
+async def test_waiting_for_room_ends_with_the_request_s_time_or_that_of_the_queue(checkpoint, autojump_clock):
+    prompt = a_prompt(max_tokens=1500)
+    async with (
+        open_client(checkpoint, max_live=1, max_queue_seconds=20) as (client, house, _),
+        client.generate([prompt]) as generation,
+    ):
+        await generation.receive()
+        house.kill("engine-0")
+        began = trio.current_time()
+        with pytest.raises(DeadlineError, match="within 5 s"):
+            async with client.generate([prompt], Deadline(began + 5, 5, "timeout"), waits=True):
+                pass
+        assert trio.current_time() - began == pytest.approx(5)
+        with pytest.raises(UnavailableError, match="No token within 20 s") as caught:
+            async with client.generate([prompt], waits=True):
+                pass
+
+    assert caught.value.code == "queue_timeout"
+    assert (client.incidents.deadlines, client.incidents.queue_timeouts) == (1, 1)
+
+
+async def test_all_that_wait_for_room_hear_that_the_service_cannot_go_on(checkpoint, autojump_clock):
+    errors: list[str] = []
+
+    async with open_client(checkpoint, max_live=1) as (client, house, nursery):
+
+        async def one() -> None:
+            try:
+                async with client.generate([a_prompt()], waits=True):
+                    pass
+            except UnavailableError as error:
+                errors.append(error.message)
+
+        async with client.generate([a_prompt()]):
+            house.kill("engine-0")
+            for _ in range(3):
+                nursery.start_soon(one)
+            await wait_all_tasks_blocked()
+            client.give_up("it is broken")
+            await wait_all_tasks_blocked()
+
+    assert errors == ["Not ready: it is broken"] * 3
 
 
 async def test_what_can_never_fit_is_the_caller_s_mistake(checkpoint, autojump_clock):

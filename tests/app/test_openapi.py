@@ -66,6 +66,21 @@ def test_names_of_operations_are_unique() -> None:
     assert len({operation.name for operation in OPERATIONS}) == len(OPERATIONS)
 
 
+def test_every_schema_has_a_name_that_generated_clients_can_have() -> None:
+    assert all(name.isidentifier() for name in SCHEMAS)
+
+
+def test_what_is_not_found_is_said_by_its_kind() -> None:
+    def said(method: str, path: str) -> str:
+        return str(DOCUMENT["paths"][path][method]["responses"]["404"]["description"])
+
+    assert said("post", "/v1/chat/completions") == "No such model here."
+    assert "previous response" in said("post", "/v1/responses")
+    of_one = "/v1/responses/{response_id}"
+    for method, path in (("get", ""), ("delete", ""), ("post", "/cancel"), ("get", "/input_items")):
+        assert said(method, of_one + path).startswith("No such response here")
+
+
 def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
     for name in SCHEMAS:
         jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
@@ -76,10 +91,9 @@ def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
 @pytest.mark.parametrize("keys", [(), ("k",)])
 async def test_it_is_served_as_json_and_as_a_page_that_loads_nothing(keys: tuple[str, ...]) -> None:
     under_test = make_app(api_keys=keys)
-    headers = {"authorization": "Bearer k"}
-    reply = await under_test.send("GET", "/openapi.json", b"", **headers)
+    reply = await under_test.get("/openapi.json")
     assert reply.json == openapi_document("1.2.3", Limits(), has_keys=bool(keys))
-    page = await under_test.send("GET", "/docs", b"", **headers)
+    page = await under_test.get("/docs")
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]
     tags: list[str] = []
@@ -88,6 +102,7 @@ async def test_it_is_served_as_json_and_as_a_page_that_loads_nothing(keys: tuple
     parser.feed(page.text)
     assert not {"script", "link", "img", "iframe"} & set(tags)
     assert all(operation.path in page.text for operation in OPERATIONS)
+    assert html.escape('one of "asc", "desc"') in page.text
 
 
 async def test_with_keys_what_is_not_said_to_be_public_needs_one() -> None:

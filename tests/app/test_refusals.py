@@ -214,6 +214,16 @@ async def test_a_conversation_of_too_many_values_is_refused_before_it_is_rendere
         assert "more than 50000 values" in error["message"]
 
 
+async def test_an_mcp_server_among_the_tools_of_a_chat_is_refused_with_the_route_that_takes_it() -> None:
+    server = {"type": "mcp", "server_label": "docs", "server_url": "https://docs.example/mcp"}
+    weather = {"type": "function", "function": {"name": "weather"}}
+    error = (await make_app().chat(tools=[weather, server])).json["error"]
+    assert error["message"] == "tools[1] is an MCP server, which only POST /v1/responses takes"
+    assert error["param"] == "tools[1].type"
+    bare = (await make_app().chat(tools=[{"type": "function"}])).json["error"]
+    assert (bare["message"], bare["param"]) == ("tools[0] is no function with a name", "tools[0]")
+
+
 @pytest.mark.parametrize("path", [CHAT, "/tokenize"])
 async def test_tools_are_checked_wherever_they_are_rendered(path: str) -> None:
     messages = [{"role": "user", "content": "Hi"}]

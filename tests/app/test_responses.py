@@ -25,15 +25,16 @@ from app.schemas.responses import (
     InputItem,
     McpCallItem,
     McpListToolsItem,
-    McpToolExecutionError,
     ResponsesRequest,
     ResponseTool,
+    text_error,
 )
+from app.tool_namespace import ToolNamespace
 from protocol.errors import DeadlineError, UnavailableError
 from protocol.messages import FinishReason
 from tests.helpers.app_under_test import MODEL, AppUnderTest, Reply, make_app
 from tests.helpers.asgi import Exchange, http_scope
-from tests.helpers.fake_engine import TEXT
+from tests.helpers.fake_engine import TEXT, FakeEngine
 
 PATH = "/v1/responses"
 EVENT = TypeAdapter(ResponseStreamEvent)
@@ -235,6 +236,25 @@ async def test_truncation_auto_drops_the_oldest_items_that_do_not_fit():
     assert len(under_test.engine.prompts[0].prompt_token_ids) <= 100
 
 
+async def test_truncation_auto_leaves_the_last_item_and_the_call_that_it_answers():
+    under_test = make_app(max_model_len=120)
+    long = "Number 1 is a long one. " * 20
+    greeting = {"role": "user", "content": "Hi"}
+    answered = {"type": "function_call_output", "call_id": "a", "output": "rainy"}
+    for items in (
+        [greeting | {"content": long}],
+        [greeting, greeting | {"content": long}],
+        [greeting, CALLED, answered | {"output": long}],
+    ):
+        refused = await under_test.post(PATH, input=items, truncation="auto")
+        assert error_of(refused, 400)["code"] == "context_length_exceeded"
+
+    await ask(under_test, [greeting | {"content": long}, CALLED, answered], truncation="auto", max_output_tokens=4)
+
+    assert "Number 1 " not in prompt_of(under_test)
+    assert "rainy" in prompt_of(under_test)
+
+
 # ---------------------------------------------------------------------- refusals
 
 
@@ -244,13 +264,17 @@ async def test_truncation_auto_drops_the_oldest_items_that_do_not_fit():
         ({"input": 5}, "input"),
         ({"input": []}, "input"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": 2**31}, "max_output_tokens"),
         ({"temperature": 3}, "temperature"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "file_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [WEATHER] * 200}, "tools"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": [{"type": "web_search"}]}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "mcp", "server_label": "one"}}, "tool_choice"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "schema": {"type": 5}}}}, "text.format"),
         ({"text": {"verbosity": "huge"}}, "text.verbosity"),
@@ -513,25 +537,41 @@ class Box:
     calls: list[str] = attrs.field(factory=list)
     fails: bool = False
     hangs: bool = False
+    told: str = "five"
+    breaks: FakeEngine | None = None
+    """Dies at its next token once a call has been made."""
+    is_empty: bool = False
+    """It has no tool after all."""
 
     async def open(self, tools: Sequence[ResponseTool], items: Sequence[InputItem]) -> Box:
         return self
 
     @property
     def tools(self) -> Sequence[Tool]:
+        if self.is_empty:
+            return []
         return [Tool("function", FunctionDefinition("one__add", "Adds.", {"type": "object"}))]
+
+    @property
+    def namespaces(self) -> Sequence[ToolNamespace]:
+        return [ToolNamespace("one", {"one__add": "add"})]
 
     def find(self, name: str) -> ServerTool | None:
         return ServerTool("one", "add", self.needs_approval) if name == "one__add" else None
+
+    def name_of(self, server_label: str, name: str) -> str:
+        return f"{server_label}__{name}"
 
     async def call(self, call: McpCallItem) -> McpCallItem:
         self.calls.append(call.arguments)
         if self.hangs:
             await trio.sleep_forever()
         await trio.lowlevel.checkpoint()
+        if self.breaks is not None:
+            self.breaks.dies_after = 1
         if self.fails:
-            return msgspec.structs.replace(call, status="failed", error=McpToolExecutionError("It broke"))
-        return msgspec.structs.replace(call, status="completed", output="five")
+            return msgspec.structs.replace(call, status="failed", error=text_error(self.told))
+        return msgspec.structs.replace(call, status="completed", output=self.told)
 
 
 def with_box(under_test: AppUnderTest, box: Box) -> AppUnderTest:
@@ -560,13 +600,18 @@ async def test_calls_of_the_server_s_tools_are_made_and_the_model_goes_on():
     usage = last["usage"]
     assert len(usage["input_tokens_details"]["input_tokens_per_turn"]) == 2
     assert usage["input_tokens"] == sum(usage["input_tokens_details"]["input_tokens_per_turn"])
-    assert usage["output_tokens_details"]["tool_output_tokens_per_turn"][1] > 0
+    num_told = len(under_test.services.tokenizer.encode("five", add_special_tokens=False))
+    assert usage["output_tokens_details"]["tool_output_tokens_per_turn"] == [0, num_told]
+    assert usage["output_tokens_details"]["tool_output_tokens"] == num_told
 
 
 async def test_the_model_reads_what_a_call_failed_with():
-    under_test = with_box(scripted(adding(), "Well."), Box(fails=True))
+    under_test = with_box(scripted(adding(), "Well."), Box(fails=True, told="It broke"))
     found = await ask(under_test, tools=[MCP])
-    assert found["output"][1]["error"] == {"type": "mcp_tool_execution_error", "content": "It broke"}
+    assert found["output"][1]["error"] == {
+        "type": "mcp_tool_execution_error",
+        "content": [{"type": "text", "text": "It broke"}],
+    }
     assert "Error: It broke" in prompt_of(under_test)
 
 
@@ -604,11 +649,80 @@ async def test_all_turns_share_max_output_tokens():
     assert (found["status"], len(exactly.engine.prompts)) == ("incomplete", 1)
 
 
+async def test_all_turns_share_min_tokens():
+    under_test = with_box(scripted(adding(), TEXT), Box())
+    first = len(under_test.services.tokenizer.encode(adding(), add_special_tokens=False))
+    found = await ask(under_test, tools=[MCP], max_output_tokens=first + 4, min_tokens=first + 3)
+    assert (found["status"], found["usage"]["output_tokens"]) == ("incomplete", first + 4)
+    assert [prompt.sampling_params.min_tokens for prompt in under_test.engine.prompts] == [first + 3, 3]
+
+
 async def test_a_forced_call_is_forced_once():
     under_test = with_box(scripted('[{"name": "one__add", "parameters": {}}]', "Done."), Box())
     found = await ask(under_test, tools=[MCP], tool_choice="required")
     assert [item["type"] for item in found["output"]] == ["mcp_list_tools", "mcp_call", "message"]
     assert [prompt.sampling_params.grammar is None for prompt in under_test.engine.prompts] == [False, True]
+
+
+ALL_OF_ONE = {"type": "mcp", "server_label": "one"}
+
+
+async def test_a_call_to_any_tool_of_one_server_can_be_forced_once():
+    under_test = with_box(scripted('[{"name": "one__add", "parameters": {}}]', "Done."), Box())
+    found = await ask(under_test, tools=[WEATHER, MCP], tool_choice=ALL_OF_ONE)
+    assert [item["type"] for item in found["output"]] == ["mcp_list_tools", "mcp_call", "message"]
+    assert found["tool_choice"] == ALL_OF_ONE
+    first, second = (prompt.sampling_params.grammar for prompt in under_test.engine.prompts)
+    assert second is None
+    assert "one__add" in str(first)
+    assert WEATHER["name"] not in str(first)
+
+
+GONE = McpListToolsItem(id="mcpl_1", server_label="gone", error="gone: the server cannot be reached: nobody is there")
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        (
+            {"type": "mcp", "server_label": "one", "name": "sub"},
+            "tool_choice names 'sub', which is none of the tools of the MCP server 'one': these are 'add'",
+        ),
+        (
+            {"type": "mcp", "server_label": "gone", "name": "add"},
+            "tool_choice names the MCP server 'gone', which has no tools to be called here (gone: the server cannot be "
+            "reached: nobody is there)",
+        ),
+        (
+            {"type": "function", "name": "wether"},
+            "tool_choice names 'wether', which is none of the functions in tools: these are 'weather'",
+        ),
+    ],
+)
+async def test_a_choice_of_a_tool_that_there_is_not_is_refused_with_those_there_are_or_why_not(choice, told):
+    under_test = with_box(make_app(), Box(listings=[GONE]))
+    for tool_choice in (choice, {"type": "allowed_tools", "mode": "auto", "tools": [choice]}):
+        refused = error_of(await under_test.post(PATH, input="Hi", tools=[MCP, WEATHER], tool_choice=tool_choice), 400)
+        assert (refused["message"], refused["param"]) == (told, "tool_choice")
+
+
+async def test_a_call_that_is_forced_without_any_tool_is_refused_with_what_the_servers_failed_with():
+    box = Box(listings=[GONE], is_empty=True)
+    refused = error_of(await with_box(make_app(), box).post(PATH, input="Hi", tools=[MCP], tool_choice="required"), 400)
+    assert refused["message"] == (
+        "tool_choice needs tools, and there are none (gone: the server cannot be reached: nobody is there)"
+    )
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_only_allowed_tools_are_called(mode):
+    reply = CALL if mode == "auto" else '[{"name": "one__add", "parameters": {}}]'
+    under_test = with_box(scripted(reply, CALL), Box())
+    choice = {"type": "allowed_tools", "mode": mode, "tools": [ALL_OF_ONE]}
+    found = await ask(under_test, tools=[WEATHER, MCP], tool_choice=choice)
+    assert "function_call" not in [item["type"] for item in found["output"]]
+    assert found["output"][-1]["content"][0]["text"] == CALL
+    assert found["tool_choice"] == choice
 
 
 async def test_a_call_of_the_client_s_ends_the_response_after_the_server_s_are_made():
@@ -664,6 +778,7 @@ async def test_a_call_that_is_whole_when_its_turn_is_cut_or_fails_is_told_to_hav
 
 async def test_what_a_server_is_called_with_is_not_told():
     secret = MCP | {"headers": {"X-Key": "s3cret"}, "authorization": "s3cret"}
+    secret["server_url"] += "?key=s3cret"
     reply = await with_box(make_app(), Box()).post(PATH, input="Hi", tools=[secret])
     assert "s3cret" not in reply.text
     assert reply.json["tools"] == [MCP]
@@ -672,4 +787,70 @@ async def test_what_a_server_is_called_with_is_not_told():
 async def test_a_conversation_that_outgrows_the_context_fails_with_its_reason():
     under_test = with_box(scripted(adding() + " " + "word " * 40, max_model_len=150), Box())
     found = events(await under_test.post(PATH, input="Hi", tools=[MCP], stream=True))
-    assert found[-1]["type"] in ("response.failed", "response.incomplete")
+    error = found[-1]["response"]["error"]
+    assert (found[-1]["type"], error["code"]) == ("response.failed", "invalid_prompt")
+    assert "maximum context length is 150 tokens" in error["message"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("truncation", ["disabled", "auto"])
+async def test_a_result_that_is_longer_than_the_context_is_cut_to_what_fits_and_says_so(truncation, fails):
+    told = '{"word": "many"}\n' * 5000
+    box = Box(told=told, fails=fails)
+    under_test, keeper = with_keeper(with_box(scripted(adding(), "A lot.", max_model_len=600), box))
+
+    found = await ask(under_test, tools=[MCP], truncation=truncation)
+
+    call, answer = found["output"][1:]
+    text = call["error"]["content"][0]["text"] if fails else call["output"]
+    kept, note = text.rsplit("\n", 1)
+    assert told.startswith(kept)
+    assert note == (
+        f"[cut: {len(told)} characters do not fit into what is left of the model's context; the first {len(kept)} are "
+        "told]"
+    )
+    assert (found["status"], answer["content"][0]["text"], len(box.calls)) == ("completed", "A lot.", 1)
+    assert 300 < len(under_test.engine.prompts[1].prompt_token_ids) <= 450
+    assert (found["usage"]["output_tokens_details"]["tool_output_tokens"] > 150) or fails
+    assert keeper.told[-1] == "completed"
+
+
+async def test_results_of_one_turn_share_the_room_that_there_is():
+    box = Box(told="word " * 5000)
+    under_test = with_box(scripted(adding(1) + adding(2) + adding(3), "A lot.", max_model_len=1000), box)
+
+    found = await ask(under_test, tools=[MCP])
+
+    lengths = [len(item["output"]) for item in found["output"][1:4]]
+    assert len(set(lengths)) == 1
+    assert len(under_test.engine.prompts[1].prompt_token_ids) <= 800  # with what the template writes
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_turn_that_cannot_be_made_after_a_call_ends_the_response_as_failed_and_it_is_kept(stream):
+    box = Box(told="word " * 100)
+    text = adding() + " " + "word " * 40
+    under_test, keeper = with_keeper(with_box(scripted(text, max_model_len=150), box))
+
+    reply = await under_test.post(PATH, input="Hi", tools=[MCP], stream=stream)
+    assert reply.status_code == 200, reply.text
+    found = events(reply)[-1]["response"] if stream else reply.json
+    Response.model_validate(found)
+
+    assert (found["status"], found["error"]["code"]) == ("failed", "invalid_prompt")
+    assert "The longest result in it is that of the tool 'add' of the MCP server 'one'" in found["error"]["message"]
+    assert [item["type"] for item in found["output"]][:2] == ["mcp_list_tools", "mcp_call"]
+    assert found["output"][1]["status"] == "completed"
+    assert keeper.told[-1] == "failed"
+
+
+async def test_an_engine_that_fails_after_a_call_does_not_have_the_client_ask_for_it_again():
+    under_test = scripted(adding(), TEXT)
+    box = Box(breaks=under_test.engine)
+    under_test = with_box(under_test, box)
+
+    reply = await under_test.post(PATH, input="Hi", tools=[MCP])
+
+    assert (reply.status_code, reply.json["status"]) == (200, "failed")
+    assert reply.json["error"]["code"] == "server_error"
+    assert box.calls == ['{"n": 1}']

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -93,8 +94,57 @@ def test_origins_are_a_list_in_json_as_a_flag_and_as_a_variable(monkeypatch):
         assert settings.cors.headers == ("*",)
 
 
-def test_trillm_s_own_variable_gives_the_key_too(monkeypatch):
-    assert parsed(monkeypatch, TRILLM_API_KEY="k")[1].api_key == ("k",)
+@pytest.mark.parametrize("name", ["TRILLM_API_KEY", "VLLM_API_KEY"])
+@pytest.mark.parametrize(
+    ("told", "keys"), [("k", ("k",)), ("a b", ("a b",)), ('["a b", "c"]', ("a b", "c")), ("[k", ("[k",)), ("", ())]
+)
+def test_a_variable_gives_one_key_or_a_list_in_json(monkeypatch, name, told, keys):
+    assert parsed(monkeypatch, **{name: told})[1].api_key == keys
+
+
+@pytest.mark.parametrize(
+    ("told", "servers"),
+    [
+        ("notes=stdio:python notes.py --deep", ("notes=stdio:python notes.py --deep",)),
+        ('["notes=stdio:python notes.py", "a=b:1"]', ("notes=stdio:python notes.py", "a=b:1")),
+        ("notes=stdio:python notes.py\n\n a=b:1,[::1]:2\n", ("notes=stdio:python notes.py", "a=b:1,[::1]:2")),
+        ("[::1]:2", ("[::1]:2",)),
+        ("[]", ()),
+    ],
+)
+def test_a_variable_gives_servers_of_tools_by_the_line_or_as_a_list_in_json(monkeypatch, told, servers):
+    assert parsed(monkeypatch, TRILLM_TOOL_SERVER=told)[1].tool_server == servers
+
+
+def test_every_flag_that_takes_several_takes_a_list_in_json_from_the_environment(monkeypatch, tmp_path):
+    directories = [tmp_path / "a b", tmp_path / "c"]
+    for directory in directories:
+        directory.mkdir()
+
+    _, settings = parsed(
+        monkeypatch,
+        TRILLM_SERVED_MODEL_NAME='["a b", "c"]',
+        TRILLM_ALLOWED_MCP_SERVERS='["https://a.example", "https://b.example"]',
+        TRILLM_LORA_MODULES='["x=/a b", "y=/c"]',
+        TRILLM_ALLOWED_LORA_DIRS=json.dumps([str(directory) for directory in directories]),
+    )
+
+    assert settings.served_model_name == ("a b", "c")
+    assert settings.allowed_mcp_servers == ("https://a.example", "https://b.example")
+    assert settings.lora_modules == ("x=/a b", "y=/c")
+    assert settings.allowed_lora_dirs == tuple(directories)
+
+
+def test_words_of_a_variable_are_several_values_unless_they_are_an_object(monkeypatch):
+    adapter = '{"name": "x", "path": "/a b"}'
+    assert parsed(monkeypatch, TRILLM_SERVED_MODEL_NAME="a b")[1].served_model_name == ("a", "b")
+    assert parsed(monkeypatch, TRILLM_LORA_MODULES=adapter)[1].lora_modules == (adapter,)
+
+
+def test_a_broken_list_is_refused_without_telling_keys(monkeypatch):
+    with pytest.raises(BadRequestError, match="no list of texts in JSON") as raised:
+        parsed(monkeypatch, VLLM_API_KEY='["secret", 1]')
+    assert "secret" not in raised.value.message
 
 
 def test_a_file_gives_what_neither_flag_nor_environment_says(monkeypatch, tmp_path):

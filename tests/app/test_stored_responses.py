@@ -138,6 +138,17 @@ async def test_what_a_response_was_an_answer_to_is_listed_in_pages() -> None:
         assert told == whole["data"][::-1]
 
 
+async def test_no_item_of_a_conversation_is_added_to_it_again() -> None:
+    item = {"type": "message", "id": "msg_a", "role": "user", "content": "Hi"}
+    async with serving() as under_test:
+        first = await created(under_test, input=[item])
+        for again in (item, first["output"][0]):
+            given = [{"role": "user", "content": "And?"}, again]
+            reply = await under_test.post(PATH, input=given, previous_response_id=first["id"])
+            assert reply.status_code == 400
+            assert reply.json["error"]["param"] == "input[1].id"
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -226,6 +237,8 @@ async def test_a_cancelled_background_response_is_aborted_in_the_engine() -> Non
         under_test.engine.hold()
         response = await created(under_test, background=True)
         await wait_all_tasks_blocked()
+        under_test.engine.let(3)
+        await wait_all_tasks_blocked()
         assert under_test.engine.num_requests == 1
         replies = [await ask(under_test, "POST", f"{response['id']}/cancel") for _ in range(2)]
         assert [reply.json["status"] for reply in replies] == ["cancelled"] * 2
@@ -233,6 +246,9 @@ async def test_a_cancelled_background_response_is_aborted_in_the_engine() -> Non
         assert (await found(under_test, response["id"]))["status"] == "cancelled"
         last = events_of((await ask(under_test, "GET", f"{response['id']}?stream=true")).text)[-1]
         assert last["response"]["status"] == "cancelled"
+        usage = last["response"]["usage"]
+        assert usage["output_tokens"] == 3
+        assert usage["total_tokens"] == usage["input_tokens"] + 3
 
 
 async def test_a_deleted_background_response_is_aborted_too() -> None:
@@ -261,9 +277,13 @@ async def test_a_client_who_leaves_a_foreground_response_has_cancelled_it() -> N
         await wait_all_tasks_blocked()
         response_id = events_of(client.data.decode())[0]["response"]["id"]
         assert (await found(under_test, response_id))["status"] == "in_progress"
+        under_test.engine.let(2)
+        await wait_all_tasks_blocked()
         leaving.cancel()
         await wait_all_tasks_blocked()
-        assert (await found(under_test, response_id))["status"] == "cancelled"
+        cancelled = await found(under_test, response_id)
+        assert cancelled["status"] == "cancelled"
+        assert cancelled["usage"]["output_tokens"] == 2
 
 
 async def test_a_full_disk_hurts_no_answer_and_is_told_to_who_asks_for_a_stored_one() -> None:
@@ -306,3 +326,39 @@ async def test_a_disk_that_fails_while_a_stored_stream_is_read_ends_it_without_a
         reply = await ask(under_test, "GET", f"{response['id']}?stream=true")
         assert reply.status_code == 200
         assert events_of(reply.text) == whole
+
+
+@pytest.mark.parametrize("ending", ["done", "cancelled", "error server_error"])
+async def test_a_background_response_is_a_line_in_the_access_log_when_it_is_over(
+    caplog: pytest.LogCaptureFixture, ending: str
+) -> None:
+    caplog.set_level("INFO", logger="trillm.access")
+    async with serving() as under_test:
+        if ending != "done":
+            under_test.engine.hold()
+        response = await created(under_test, background=True)
+        assert ending == "done" or under_test.services.background.num_live == 1
+        if ending == "cancelled":
+            await ask(under_test, "POST", f"{response['id']}/cancel")
+        elif ending != "done":
+            under_test.services.background.end_all("The server is shutting down")
+        await wait_all_tasks_blocked()
+        assert under_test.services.background.num_live == 0
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum('"POST /v1/responses" 200' in line for line in lines) == 1
+    [ended] = [line for line in lines if "BACKGROUND" in line]
+    assert f'{response["id"]} "BACKGROUND /v1/responses" 200 model=' in ended
+    assert ended.endswith(f"end={ending}")
+    assert ("finish=length" in ended) == (ending == "done")
+    assert ("+4 " in ended) == (ending == "done")
+
+
+async def test_without_an_access_log_there_is_no_line_of_a_background_response(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="trillm.access")
+    async with serving(logs_access=False) as under_test:
+        await created(under_test, background=True)
+        await wait_all_tasks_blocked()
+    assert not [record for record in caplog.records if record.name == "trillm.access"]

@@ -117,7 +117,7 @@ def test_the_pure_modules_named_here_exist(package):
     [
         (
             "import app.hypercorn_command, app.cli, app.factory",
-            ("torch", "transformers", "gguf", "huggingface_hub", "mcp"),
+            ("torch", "transformers", "gguf", "huggingface_hub", "mcp", "openai_harmony"),
         ),
         ("import actors.child, actors.output.main", ("torch", "transformers", "numpy", "quart", "hypercorn")),
         ("import actors.engine.main, gpu.fake_runner", ("torch", "transformers", "numpy", "quart", "hypercorn")),

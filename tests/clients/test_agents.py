@@ -12,13 +12,15 @@ import openai
 import pytest
 
 from tests.clients.client_code import SECONDS, run_client
+from tests.helpers.dummy_checkpoint import IM_END, dummy_tokenizer
 from tests.helpers.server import Server, open_server
 
 pytestmark = [pytest.mark.clients, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
 
 Town = Literal["Ghent", "Lund"]
 CONFIG = agents.RunConfig(tracing_disabled=True)
-
+SOON_OVER = {"min_tokens": 8, "logit_bias": {str(dummy_tokenizer().token_to_id(IM_END)): 100}}
+"""The package takes a streamed response that is cut for an error."""
 
 MODELS = {"chat": agents.OpenAIChatCompletionsModel, "responses": agents.OpenAIResponsesModel}
 
@@ -59,7 +61,11 @@ async def ask(server: Server, tool: agents.Tool, streamed: bool, model: Any) -> 
             tools=[tool],
             model=model("tiny", client),
             model_settings=agents.ModelSettings(
-                tool_choice="required", max_tokens=60, temperature=0.5, include_usage=True
+                tool_choice="required",
+                max_tokens=60,
+                temperature=0.5,
+                include_usage=True,
+                extra_body=SOON_OVER,
             ),
         )
         if not streamed:

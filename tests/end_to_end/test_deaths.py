@@ -98,7 +98,7 @@ async def test_whatever_is_killed_the_answers_go_on_and_are_what_they_would_have
             for index in range(len(asked)):
                 nursery.start_soon(ask, index, got)
             for _ in range(2):
-                while await server.num_requests() < len(asked):
+                while await server.num_requests() < len(asked) and not any(got):  # on a slow machine some end early
                     await trio.sleep(0.02)
                 await trio.sleep(0.2)
                 await server.kill(victim)

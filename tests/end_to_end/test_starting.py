@@ -57,6 +57,16 @@ async def test_the_hypercorn_command_with_a_wrong_environment(name: str, value: 
     assert text in await said(*HYPERCORN, **{name: value})
 
 
+async def test_a_store_of_responses_where_none_can_be(checkpoint: Path, tmp_path: Path) -> None:
+    flags = ("--load-format", "dummy", "--port", "0", "--responses-store-path", str(tmp_path))
+    async with open_process([sys.executable, "-m", "app.cli", "serve", str(checkpoint), *flags]) as server:
+        assert await server.wait() == 1
+        await server.until_silent()
+        told = [line for line in server.log if "ERROR" in line or "Traceback" in line]
+        assert len(told) == 1
+        assert f"--responses-store-path: the store of responses cannot be at {tmp_path}" in told[0]
+
+
 async def test_a_wrong_configuration_file() -> None:
     assert "(TRILLM_CONFIG) cannot be read" in await said("app.cli", "serve", TRILLM_CONFIG=__file__)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import httpx
 import pytest
 import trio
 
-from tests.helpers.server import open_server
+from tests.helpers.server import READY, open_process, open_server
 
 pytestmark = pytest.mark.process
 
@@ -69,6 +71,7 @@ async def test_a_killed_server_s_responses_are_there_after_a_restart_and_what_wa
         failed = await found(http, lost["id"])
         assert failed["status"] == "failed"
         assert failed["error"]["code"] == "server_error"
+        assert failed["output"][-1]["status"] == "incomplete"
         told = await events(http, lost["id"])
         assert [event["sequence_number"] for event in told] == list(range(len(told)))
         assert told[-1]["type"] == "response.failed"
@@ -110,6 +113,36 @@ async def test_sigterm_gives_background_responses_the_time_that_streams_have(
         if status == "failed":
             assert after["error"]["message"] == "The server is shutting down"
             assert after["output"][0]["status"] == "incomplete"
+
+
+@pytest.mark.parametrize(("seconds", "status"), [("30", "incomplete"), ("0.2", "failed")])
+async def test_the_hypercorn_command_gives_them_that_time_too(
+    checkpoint: Path, tmp_path: Path, seconds: str, status: str
+) -> None:
+    command = [sys.executable, "-m", "hypercorn", "--worker-class", "trio", "--bind", "127.0.0.1:0", "app:create_app()"]
+    settings = {
+        "TRILLM_MODEL": str(checkpoint),
+        "TRILLM_LOAD_FORMAT": "dummy",
+        "TRILLM_DUMMY_STEP_SECONDS": "0.03",
+        "TRILLM_SHUTDOWN_TIMEOUT": seconds,
+        "TRILLM_RESPONSES_STORE_PATH": str(tmp_path / "responses.sqlite3"),
+    }
+    async with open_process(command, **settings) as server:
+        server.url = (await server.until_said(re.compile(r"Running on (http://\S+)")))[1]
+        await server.until_said(READY)
+        async with server.client() as http:
+            response = await created(http)
+            await until_under_way(http, response["id"])
+        server.signal(signal.SIGTERM)
+        assert await server.wait() == 0
+        await server.until_silent()
+    assert not any("Traceback" in line for line in server.log)
+    async with open_server(checkpoint, *flags(tmp_path)) as server, server.client() as http:
+        after = await found(http, response["id"])
+        assert after["status"] == status
+        assert after["usage"]["output_tokens"] > 0
+        if status == "failed":
+            assert after["error"]["message"] == "The server is shutting down"
 
 
 async def test_servers_that_share_a_file_follow_and_cancel_each_other_s(checkpoint: Path, tmp_path: Path) -> None:

@@ -93,14 +93,14 @@ def make_app(
     adapter_policy: AdapterPolicy | None = None,
     dialect: Dialect | None = None,
     peers: Peers | None = None,
+    tokenizer: Tokenizer | None = None,
     **engine: Any,
 ) -> AppUnderTest:
-    tokenizer = make_tokenizer()
+    tokenizer = tokenizer or make_tokenizer()
     fake = FakeEngine(tokenizer, **engine)
     eos = tokenizer.token_id(IM_END)
-    assert eos is not None
     sampling = generation_config or GenerationConfig()
-    card = ModelCard((MODEL, "alias"), 1_700_000_000, (eos,), sampling, Adapters(adapters))
+    card = ModelCard((MODEL, "alias"), 1_700_000_000, () if eos is None else (eos,), sampling, Adapters(adapters))
     services = Services(
         engine=fake,
         tokenizer=tokenizer,

@@ -19,7 +19,7 @@ from app.engine import EngineReading, LorasInUse, Prompt, Readiness
 from app.incidents import Incidents
 from app.tokenizer import Tokenizer
 from protocol.engine_stats import EngineStats
-from protocol.errors import EngineDeadError, TrillmError
+from protocol.errors import EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import EngineIndex, RequestId
 from protocol.messages import FinishReason, Logprob, PositionLogprobs, RequestOutput
 from protocol.operations import AbortAll, AllAborted, EngineState, GetState, RunState, UtilityOperation, UtilityResult
@@ -55,6 +55,8 @@ class FakeEngine:
     num_requests: int = 0
     refusal: TrillmError | None = None
     """What entering `generate` raises."""
+    room: trio.Event | None = None
+    """Until it is set the queue is full."""
     fails_after: dict[int, int] = field(factory=dict)
     """Prompt index to the number of tokens after which that sequence ends with an error."""
     failure: FinishReason = FinishReason.ERROR
@@ -110,16 +112,20 @@ class FakeEngine:
         return self.states
 
     def generate(
-        self, prompts: Sequence[Prompt], deadline: Deadline | None = None, *, goes_on: bool = False
+        self, prompts: Sequence[Prompt], deadline: Deadline | None = None, *, goes_on: bool = False, waits: bool = False
     ) -> AbstractAsyncContextManager[FakeGeneration]:
-        return self._generate(prompts, deadline, goes_on)
+        return self._generate(prompts, deadline, goes_on, waits)
 
     @asynccontextmanager
     async def _generate(
-        self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool
+        self, prompts: Sequence[Prompt], deadline: Deadline | None, goes_on: bool, waits: bool
     ) -> AsyncIterator[FakeGeneration]:
-        if self.refusal is not None and not goes_on:
+        if self.refusal is not None and not goes_on and not waits:
             raise self.refusal
+        if self.room is not None and not self.room.is_set() and not goes_on:
+            if not waits:
+                raise UnavailableError("Too many requests", code="queue_full")
+            await self.room.wait()
         self.prompts += prompts
         self.num_requests += len(prompts)
         generation = FakeGeneration(self, prompts, deadline)
@@ -218,7 +224,9 @@ class _Sequence:
 
     def _text(self, reason: FinishReason | None) -> str:
         """What has become readable: an incomplete character waits, as the real output handler lets it."""
-        whole = self._engine.tokenizer.decode(self._ids[: self._done])
+        tokenizer = self._engine.tokenizer
+        hidden = set(tokenizer.special_tokens.values()) if self._params.skip_special_tokens else set()
+        whole = tokenizer.decode([token_id for token_id in self._ids[: self._done] if token_id not in hidden])
         if reason is None:
             whole = whole.rstrip("�")
         new = whole[len(self._told) :]

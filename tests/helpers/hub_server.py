@@ -13,6 +13,9 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "org/model"
 PART = 10 << 20
 """Bytes that are sent in one go."""
+PARTS_BEFORE_GATE = 3
+LONGEST_WAIT = 30.0
+"""Seconds, for a gate that nobody opens."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -20,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
 
     files: dict[str, bytes]
     gate: threading.Event
-    """Until it is set, files are sent in parts with a pause after each."""
+    """Until it is set, no file is sent beyond its first PARTS_BEFORE_GATE parts."""
     protocol_version = "HTTP/1.0"  # no connection outlives its answer, nor the server
 
     def log_message(self, *_args: object) -> None:
@@ -69,15 +72,18 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             with contextlib.suppress(ConnectionError):
                 for start in range(0, len(body), PART):
+                    if start == PARTS_BEFORE_GATE * PART:
+                        self.gate.wait(LONGEST_WAIT)
                     self.wfile.write(body[start : start + PART])
-                    if len(body) > PART:
-                        self.gate.wait(0.3)
 
 
 @contextlib.contextmanager
-def hub_server(files: dict[str, bytes]) -> Iterator[str]:
-    """The server's address while the block runs."""
-    handler = type("FilledHandler", (Handler,), {"files": files, "gate": threading.Event()})
+def hub_server(files: dict[str, bytes], gate: threading.Event | None = None) -> Iterator[str]:
+    """The server's address while the block runs. Without a gate of the caller's it stands open."""
+    if gate is None:
+        gate = threading.Event()
+        gate.set()
+    handler = type("FilledHandler", (Handler,), {"files": files, "gate": gate})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import trio
 
-from app.responses.archive import Bounds
+from app.responses.bounds import Bounds
 from app.responses.feed import Feed
 from app.responses.store import ResponseStore
 from app.schemas.response_events import OutputItemAdded, OutputItemDone

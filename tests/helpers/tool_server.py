@@ -32,7 +32,7 @@ class Seen:
 
 def tool_server(seen: Seen | None = None, name: str = "tester") -> MCPServer:
     seen = seen or Seen()
-    server = MCPServer(name, log_level="CRITICAL")
+    server = MCPServer(name, instructions="Tools of every kind.", log_level="CRITICAL")
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     async def add(a: Annotated[int, Field(description="one")], b: int) -> CallToolResult:
@@ -68,9 +68,9 @@ def tool_server(seen: Seen | None = None, name: str = "tester") -> MCPServer:
         return "done"
 
     @server.tool(structured_output=False)
-    async def big() -> str:
-        """Ten megabytes."""
-        return "x" * BIG
+    async def big(size: int = BIG) -> str:
+        """Ten megabytes, or as many as are wanted."""
+        return "x" * size
 
     @server.tool(structured_output=False)
     async def picture() -> Any:

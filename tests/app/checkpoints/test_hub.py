@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,14 +61,16 @@ def test_an_exception_from_the_progress_report_ends_the_fetch(tmp_path: Path):
         pass
 
     seen = []
+    gate = threading.Event()
 
     def stop(_what: str, done: int, total: int) -> None:
         seen.append((done, total))
         if done:
+            gate.set()
             raise Stopped
 
     size = 6 * PART
-    with hub_server({"model.safetensors": bytes(size)}) as endpoint, pytest.raises(Stopped):
+    with hub_server({"model.safetensors": bytes(size)}, gate) as endpoint, pytest.raises(Stopped):
         fetch_repository(REPOSITORY, stop, endpoint=endpoint, hub_cache=tmp_path)
     assert seen[-1][1] == size
     assert 0 < seen[-1][0] < size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,11 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from app.responses.background import LOOK_SECONDS, BackgroundResponses
+from app.responses import archive
+from app.responses.archive_writes import Record, update
+from app.responses.background import LOOK_SECONDS, RECORDS_A_SECOND, BackgroundResponses
 from app.responses.event_log import LoggedEvent
 from app.responses.feed import Feed
 from app.responses.replay import Replay
 from app.responses.store import ResponseStore
+from app.routes.stored_responses import CANCEL_SECONDS
 from protocol.errors import RequestFailedError, UnavailableError
 from tests.helpers.stored_responses import Disk, make_feed, make_store, question, tell
 
@@ -159,7 +162,44 @@ async def test_a_deleted_one_is_cancelled_and_leaves_nothing() -> None:
         await work.feed.wait_ended()
         await wait_all_tasks_blocked()
         assert await store.events("resp_1", -1) == []
-        assert await read(Replay(store, "resp_1", -1, None)) == []
+
+
+async def test_who_follows_what_a_client_deletes_at_another_server_is_told_so_once(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    store = make_store()
+    async with running(store) as background, trio.open_nursery() as nursery:
+        told: list[LoggedEvent] = []
+
+        async def follow() -> None:
+            told.extend(await read(Replay(store, "resp_1", -1, None)))
+
+        work = await started(background)
+        nursery.start_soon(follow)
+        await work.send.send("one")
+        await trio.sleep(1)
+        await store.delete("resp_1")
+        await work.feed.wait_ended()
+    assert types(told[:-1]) == ["created", "queued", "in_progress", *MESSAGE]
+    assert json.loads(told[-1].data) == {
+        "type": "error",
+        "sequence_number": told[-2].number + 1,
+        "code": "not_found",
+        "message": "Response with id 'resp_1' not found",
+        "param": None,
+    }
+
+
+async def test_who_has_the_end_of_one_asks_no_more_of_the_store() -> None:
+    store = make_store()
+    async with running(store) as background:
+        work = await started(background)
+        work.send.close()
+        await work.feed.wait_ended()
+        replay = Replay(store, "resp_1", -1, None)
+        assert types(await replay.next())[-1] == "completed"
+        await store.delete("resp_1")
+        assert await replay.next() == []
 
 
 async def test_what_another_server_was_asked_to_cancel_ends_within_a_second(autojump_clock: trio.abc.Clock) -> None:
@@ -170,6 +210,31 @@ async def test_what_another_server_was_asked_to_cancel_ends_within_a_second(auto
         with trio.fail_after(2 * LOOK_SECONDS):
             await work.feed.wait_ended()
         assert work.feed.log.response.status == "cancelled"
+
+
+async def test_many_leave_the_disk_time_for_those_who_ask(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_records = 0
+
+    def counted(connection: sqlite3.Connection, records: Sequence[Record], owner: str, now: float) -> list[bool]:
+        nonlocal num_records
+        num_records += len(records)
+        return update(connection, records, owner, now)
+
+    monkeypatch.setattr(archive, "update", counted)
+    store = make_store()
+    async with running(store) as background:
+        for n in range(2 * RECORDS_A_SECOND):
+            await started(background, f"resp_{n}")
+        num_records = 0
+        await trio.sleep(10)
+        assert 0 < num_records <= 11 * RECORDS_A_SECOND
+        await store.ask_to_cancel("resp_7")
+        feed = background.feed("resp_7")
+        assert feed is not None
+        with trio.fail_after(CANCEL_SECONDS):
+            await feed.wait_ended()
 
 
 async def test_a_drain_takes_no_more_and_waits_and_then_fails_what_is_left() -> None:

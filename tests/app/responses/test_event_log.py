@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.responses.event_log import EventLog
-from app.schemas.response_events import OutputItemAdded, OutputItemDone, OutputTextDelta
-from app.schemas.responses import MessageItem, OutputText, Response, ToldText, ToldTextFormat
+from app.schemas.response_events import (
+    McpCallArgumentsDelta,
+    McpCallArgumentsDone,
+    OutputItemAdded,
+    OutputItemDone,
+    OutputTextDelta,
+)
+from app.schemas.responses import McpCallItem, MessageItem, OutputText, Response, ToldText, ToldTextFormat
 
 
 def make_log(status="in_progress", **options) -> EventLog:
@@ -53,9 +60,20 @@ def test_the_response_has_its_items_as_far_as_they_are_known():
     log = make_log()
     log.append(OutputItemAdded(output_index=0, item=MessageItem(id="msg_1", status="in_progress")))
     assert log.response.output == [MessageItem(id="msg_1", status="in_progress")]
+    for text in ("H", "i", " there"):
+        log.append(delta(text))
+        told = log.response.output[0]
+    assert told == MessageItem(id="msg_1", status="in_progress", content=[OutputText("Hi there")])
     whole = MessageItem(id="msg_1", status="completed", content=[OutputText("Hi")])
     log.append(OutputItemDone(output_index=0, item=whole))
     assert log.response.output == [whole]
+
+    call = McpCallItem(id="mcp_1", server_label="one", name="add", arguments="", status="in_progress")
+    log.append(OutputItemAdded(output_index=1, item=call))
+    log.append(McpCallArgumentsDelta("mcp_1", 1, delta='{"a":'))
+    log.append(McpCallArgumentsDelta("mcp_1", 1, delta=" 1}"))
+    log.append(McpCallArgumentsDone("mcp_1", 1, arguments='{"a": 1}'))
+    assert log.response.output == [whole, msgspec.structs.replace(call, arguments='{"a": 1}')]
 
 
 def test_an_end_is_settled_before_readers_are_told_and_only_once():

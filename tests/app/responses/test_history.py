@@ -8,7 +8,7 @@ import pytest
 from app.limits import Limits
 from app.responses.history import chat_messages, without_orphans
 from app.responses.input_items import as_input, input_items
-from app.responses.tool_names import shown_name
+from app.responses.tool_names import numbered, shown_name
 from app.schemas.chat import Message
 from app.schemas.responses import FunctionCallItem, InputItem, MessageItem, OutputText, ReasoningItem, ReasoningText
 from protocol.errors import BadRequestError
@@ -132,6 +132,8 @@ def test_there_is_an_input_of_bounded_size_whose_items_differ():
 
 def test_names_that_a_model_may_not_read_are_changed_and_stay_apart():
     assert shown_name("one", "add") == "one__add"
+    assert numbered("one__add", {"one__add", "one__add_2"}) == "one__add_3"
+    assert numbered("x" * 64, {"x" * 64}) == "x" * 62 + "_2"
     names = {
         shown_name("one", "ä" * 100),
         shown_name("one", "ö" * 100),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
-from app.responses.listed_items import listed, page
+from app.responses.listed_items import Page, listed
 from protocol.errors import BadRequestError
 
 ITEM = TypeAdapter[ResponseItem](ResponseItem)
@@ -38,17 +39,19 @@ def test_openai_s_client_takes_each_kind(item: dict[str, Any]) -> None:
 
 
 def test_pages_follow_each_other_in_either_order() -> None:
-    items = [{"type": "reasoning", "id": f"rs_{n}"} for n in range(5)]
+    items = [msgspec.Raw(b'{"type":"reasoning","id":"rs_%d"}' % n) for n in range(5)]
     for is_ascending in (True, False):
         ids: list[str] = []
         after = None
         for _ in range(3):
-            told = page(items, limit=2, is_ascending=is_ascending, after=after)
-            ids += [item["id"] for item in told.data]
+            told = Page(2, is_ascending, after).of(items)
+            data = [msgspec.json.decode(item) for item in told.data]
+            ids += [item["id"] for item in data]
+            assert (told.first_id, told.last_id) == (data[0]["id"], data[-1]["id"])
             after = told.last_id
         assert not told.has_more
         assert ids == [f"rs_{n}" for n in (range(5) if is_ascending else range(4, -1, -1))]
-    empty = page([], limit=2, is_ascending=True, after=None)
-    assert (empty.data, empty.first_id, empty.last_id, empty.has_more) == ([], None, None, False)
+    empty = Page(2).of([])
+    assert (empty.data, empty.first_id, empty.last_id, empty.has_more) == ([], "", "", False)
     with pytest.raises(BadRequestError, match="rs_9"):
-        page(items, limit=2, is_ascending=True, after="rs_9")
+        Page(2, after="rs_9").of(items)

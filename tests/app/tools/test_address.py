@@ -66,6 +66,8 @@ def test_what_lies_at_an_allowed_url_or_below_it_is_allowed(url):
         "https://b.example/tools",
         "https://a.example/tools/../admin",
         "https://a.example/tools/%2e%2e/admin",
+        "https://a.example/tools/..;x/admin",
+        "https://a.example:0/tools",
         "https://a.example/tools\\..\\admin",
         "https://a.example@evil.example/tools",
         "http://127.0.0.1:8002/mcp",
@@ -114,3 +116,28 @@ def test_other_headers_are_refused_without_their_values(headers, authorization, 
         request_headers(headers, authorization)
 
     assert "evil" not in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "may_be_asked"),
+    [
+        ("https://a.example/tools/messages?session_id=1%202", True),
+        ("https://a.example:443/tools", True),
+        ("http://a.example/tools", False),
+        ("https://a.example:8443/tools", False),
+        ("https://a.example/", False),
+        ("https://a.example/tools/%2e%2e/admin", False),
+        ("http://127.0.0.1:8001/", False),
+    ],
+)
+def test_a_server_that_is_allowed_leads_to_what_is_allowed_of_its_origin(url, may_be_asked):
+    assert ALLOWED.address("https://a.example/tools/mcp").may_ask(url) is may_be_asked
+    assert read_url("https://a.example/tools/mcp").may_ask(url)
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.7:9100/mcp", "https://inside.example/mcp"])
+def test_what_a_connection_fails_with_tells_clients_nothing_of_where_the_server_is(url):
+    parts = url.split("/")[2]
+    place = parts if ":" in parts else f"{parts}:443"
+    told = read_url(url).hidden_in(f"all attempts to connect to {place} failed ({parts})")
+    assert told == "all attempts to connect to the server failed (the server)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 
 import attrs
@@ -13,6 +14,7 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent
 from mcp_types import Tool as ListedByServer
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
+from trio.testing import wait_all_tasks_blocked
 
 from app.dialects.dialect import Dialect
 from app.factory import create_app
@@ -52,7 +54,7 @@ def make(nursery, network) -> Callable[..., AppUnderTest]:
 
         app = make_app(dialect=Dialect("hermes"), max_model_len=100_000, tokens_per_delta=4, reply=reply)
         sessions = ToolSessions(connect=network.connect, call_seconds=call_seconds)
-        servers = McpServers(sessions, [], AllowedServers.of((ONE,)))
+        servers = McpServers(sessions, [], AllowedServers.of((ONE,)), store)
         nursery.start_soon(servers.run)
         services = attrs.evolve(app.services, tool_servers=servers)
         if store is not None:
@@ -73,6 +75,19 @@ def lying_server(schema, num_tools: int = 1) -> Server:
         return CallToolResult(content=[TextContent(type="text", text="called")])
 
     return Server("liar", on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def deaf_server(seconds: float = math.inf) -> Server:
+    """Lists one tool after a while; whoever calls it waits for ever."""
+
+    async def list_tools(context, params) -> ListToolsResult:
+        await trio.sleep(seconds)
+        return ListToolsResult(tools=[ListedByServer(name="slow", input_schema={"type": "object"})])
+
+    async def call_tool(context, params) -> CallToolResult:
+        await trio.sleep_forever()
+
+    return Server("deaf", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 async def respond(app: AppUnderTest, prompt="How much is it?", **fields):
@@ -217,6 +232,80 @@ async def test_an_approval_goes_on_from_a_stored_response_and_what_comes_after_i
     assert reply.status_code == 400
     assert network.seen.calls == ["add"]
     assert prompts(app)[2].startswith(prompts(app)[1])
+
+
+async def test_servers_that_share_a_store_make_an_allowed_call_once(make, network, tmp_path):
+    path = tmp_path / "responses.sqlite3"
+    server = {"require_approval": "always"}
+    app = make(calling("add", a=2, b=3), "It is five.", store=make_store(path))
+    asking = await respond(app, server=server)
+    answer = {"type": "mcp_approval_response", "approval_request_id": asking["output"][1]["id"], "approve": True}
+    again = {"server": server, "previous_response_id": asking["id"]}
+
+    done = await respond(app, [answer], **again)
+    other = await respond(make("As you know.", store=make_store(path)), [answer], **again)
+
+    assert done["output"][0]["output"] == "5"
+    assert "made already" in other["output"][0]["error"]["message"]
+    assert kinds(other) == ["mcp_call", "message"]
+    assert network.seen.calls == ["add"]
+
+
+async def test_a_full_queue_makes_background_responses_wait_and_stops_none_that_has_begun(make, network):
+    store = make_store()
+    app = make(calling("add", a=2, b=3), "It is five.", store=store)
+    app.engine.room = trio.Event()
+
+    response = await respond(app, background=True)
+    await wait_all_tasks_blocked()
+    refused = await app.post("/v1/responses", input="Hi")
+    queued = json.loads((await store.get(response["id"])).response)
+    room, app.engine.room = app.engine.room, trio.Event()  # it is full again as soon as one has been let in
+    room.set()
+    with trio.fail_after(10):
+        while app.services.background.feed(response["id"]) is not None:
+            await trio.sleep(0.01)
+    done = json.loads((await store.get(response["id"])).response)
+
+    assert (refused.status_code, refused.json["error"]["code"]) == (503, "queue_full")
+    assert queued["status"] == "queued"
+    assert (done["status"], kinds(done)) == ("completed", ["mcp_list_tools", "mcp_call", "message"])
+
+
+async def test_a_function_that_is_named_as_a_shown_tool_is_refused_with_both_names(make):
+    server = {"type": "mcp", "server_label": "one", "server_url": ONE}
+
+    reply = await make("Hi").post("/v1/responses", input="Go", tools=[{"type": "function", "name": "one__add"}, server])
+
+    assert reply.status_code == 400
+    assert "the function 'one__add'" in reply.json["error"]["message"]
+    assert "the tool 'add' of the MCP server 'one'" in reply.json["error"]["message"]
+    assert reply.json["error"]["param"] == "tools[0].name"
+
+
+async def test_the_time_of_a_request_runs_while_tools_are_listed(make, network, autojump_clock):
+    network.servers[ONE] = deaf_server()
+    server = {"type": "mcp", "server_label": "one", "server_url": ONE}
+
+    began = trio.current_time()
+    reply = await make("Hi").post("/v1/responses", input="Go", tools=[server], timeout=5)
+
+    assert reply.status_code == 504
+    assert "within 5 s (its timeout)" in reply.json["error"]["message"]
+    assert trio.current_time() - began == pytest.approx(5, abs=0.1)
+
+
+async def test_the_time_that_listing_took_is_not_given_again(make, network, autojump_clock):
+    network.servers[ONE] = deaf_server(seconds=3)
+    app = make(calling("slow"), "Too late.")
+    began = trio.current_time()
+    server = {"type": "mcp", "server_label": "one", "server_url": ONE, "require_approval": "never"}
+
+    reply = await app.post("/v1/responses", input="Go", tools=[server], timeout=5)
+
+    assert (reply.status_code, reply.json["status"]) == (200, "failed")  # the call has begun
+    assert "within 5 s (its timeout)" in reply.json["error"]["message"]
+    assert trio.current_time() - began == pytest.approx(5, abs=0.1)
 
 
 async def test_a_refused_call_is_not_made_and_the_model_is_told(make, network):

@@ -13,13 +13,14 @@ from mcp_types import Tool as ListedByServer
 from app.responses.history import told_to_model
 from app.responses.input_items import as_input
 from app.schemas.responses import InputItem, McpApproval, McpCallItem, McpToolFilter, ResponseTool
-from app.tools.address import ToolServer
+from app.tools.address import ToolAddress, ToolServer
 from app.tools.allow_list import AllowedServers
 from app.tools.result_text import MAX_RESULT_LENGTH
 from app.tools.servers import McpServers
 from app.tools.sessions import ToolSessions
 from protocol.errors import BadRequestError
 from tests.app.tools.network import NAMED, ONE, TWO, Network
+from tests.helpers.stored_responses import Disk, make_store
 from tests.helpers.tool_server import BIG
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
@@ -68,6 +69,20 @@ async def test_tools_of_servers_are_shown_under_their_labels_and_called(servers)
     assert (done.status, done.output, done.error) == ("completed", "3", None)
 
 
+async def test_tools_that_would_be_shown_under_one_name_are_numbered_and_both_called(servers, network):
+    network.servers[ONE], network.servers[TWO] = naming_server("b__tool"), naming_server("tool", "tool")
+    box = await servers.open([asked("a"), asked("a__b", TWO)], [])
+
+    assert names(box) == ["a__b__tool", "a__b__tool_2"]
+    assert [(box.find(name).server_label, box.find(name).name) for name in names(box)] == [
+        *(("a", "b__tool"), ("a__b", "tool"))
+    ]
+    assert (box.name_of("a__b", "tool"), box.name_of("a__b", "gone")) == ("a__b__tool_2", "a__b__gone")
+    assert (await box.call(call("b__tool", label="a"))).output == "b__tool"
+    assert (await box.call(call("tool", label="a__b"))).output == "tool"
+    assert (await box.call(call("tool", label="a"))).status == "failed"
+
+
 async def test_a_server_of_the_operator_is_found_by_its_own_name(servers, network):
     box = await servers.open([asked("tester", None, authorization="key")], [])
 
@@ -107,6 +122,21 @@ async def test_what_a_tool_answers_is_text(name, arguments, output, servers):
 
     assert done.status == "completed"
     assert done.output == output
+
+
+async def test_an_answer_that_asks_for_more_is_no_end_of_a_call(servers, network):
+    async def call_tool(context, params):
+        return CallToolResult(content=[], result_type="input_required")
+
+    async def list_tools(context, params):
+        return ListToolsResult(tools=[ListedByServer(name="any", input_schema={"type": "object"})])
+
+    network.servers[ONE] = Server("asking", on_call_tool=call_tool, on_list_tools=list_tools)
+
+    failed = await (await servers.open([asked()], [])).call(call("any"))
+
+    assert failed.status == "failed"
+    assert "input_required" in failed.error.message
 
 
 @pytest.mark.parametrize(
@@ -176,6 +206,21 @@ async def test_an_allowed_call_is_made_once_whoever_answers_again(servers, netwo
     assert (await servers.open([asked()], [*conversation(), as_input(done)])).approved == []
 
 
+async def test_an_allowed_call_is_not_made_when_nobody_can_tell_whether_it_has_been(nursery, network):
+    disk = Disk()
+    disk.failure = OSError("the disk is gone")
+    sessions = ToolSessions(connect=network.connect)
+    servers = McpServers(sessions, [], AllowedServers.of((ONE,)), make_store(disk=disk))
+    await nursery.start(sessions.run)
+    box = await servers.open([asked(require_approval="always")], conversation())
+
+    refused = await box.call(*box.approved)
+
+    assert refused.status == "failed"
+    assert "was not made" in refused.error.message
+    assert network.seen.calls == []
+
+
 async def test_a_call_that_was_not_allowed_is_not_made(servers):
     assert (await servers.open([asked()], conversation(approve=False))).approved == []
 
@@ -189,10 +234,12 @@ async def test_a_call_that_was_not_allowed_is_not_made(servers):
         ([], conversation(), "which tools has not"),
         ([asked("two")], conversation(), "which tools has not"),
         ([asked(), asked()], [], "two MCP servers"),
+        ([asked(), asked("two", TWO), asked()], [], r"tools\[2\]\.server_label is that of tools\[0\]"),
         ([asked("no label")], [], "server_label must be"),
         ([asked("x" * 65)], [], "64 at most"),
         ([asked(None)], [], "server_label"),
         ([asked(url=None)], [], "server_url is missing"),
+        ([ResponseTool(type="web_search")], [], r"^tools\[0\]: web_search .*\(--tool-server browser=URL\)$"),
         ([asked(url="http://other.example/mcp")], [], "--allowed-mcp-servers"),
         ([asked(connector_id="connector_gmail")], [], "connector_id"),
         ([asked(headers={"Host": "x"})], [], "Host"),
@@ -205,6 +252,72 @@ async def test_a_call_that_was_not_allowed_is_not_made(servers):
 async def test_a_request_that_cannot_be_is_refused(tools, items, complaint, servers):
     with pytest.raises(BadRequestError, match=complaint):
         await servers.open(tools, items)
+
+
+@pytest.mark.parametrize(
+    ("tool", "field"),
+    [
+        (asked("no label"), ".server_label"),
+        (asked(url=None), ".server_url"),
+        (asked(url="http://other.example/mcp"), ".server_url"),
+        (asked(connector_id="connector_gmail"), ".connector_id"),
+        (asked(headers={"Host": "x"}), ".headers"),
+        (asked(require_approval="sometimes"), ".require_approval"),
+        (asked(allowed_tools=["x"] * 600), ".allowed_tools"),
+        (asked(allowed_tools=["add", "sbtract"]), ".allowed_tools"),
+        (asked(allowed_tools=McpToolFilter(["sbtract"])), ".allowed_tools"),
+        (ResponseTool(type="code_interpreter"), ""),
+    ],
+)
+async def test_a_refusal_says_once_where_in_the_request_it_is(tool, field, servers):
+    function = ResponseTool(type="function", name="weather")
+
+    with pytest.raises(BadRequestError) as refused:
+        await servers.open([function, tool], [])
+
+    assert refused.value.param == f"tools[1]{field}"
+    assert refused.value.message.count("tools[1]") == 1
+
+
+async def test_a_tool_that_is_allowed_and_does_not_exist_is_refused_with_those_that_there_are(servers):
+    with pytest.raises(BadRequestError) as refused:
+        await servers.open([asked(allowed_tools=["sbtract"])], [])
+
+    assert refused.value.message == (
+        "tools[0].allowed_tools names 'sbtract', which is none of the tools of the MCP server 'one': these are 'add', "
+        "'fail', 'slow', 'progress', 'big', 'picture', 'facts', 'nothing', and 1 more"
+    )
+    gone = await servers.open([asked("gone", "http://gone.example/mcp", allowed_tools=["any"])], [])
+    assert "nobody is there" in gone.listings[0].error
+
+
+async def test_where_a_server_is_the_log_says_beside_its_label_and_nobody_else_is_told(nursery, caplog):
+    caplog.set_level("INFO", "trillm.tools")
+    secret = ToolAddress("stdio", command=("/nowhere/secret-command", "--key"))
+    sessions = ToolSessions()
+    servers = McpServers(sessions, [ToolServer(secret, "here")], AllowedServers.of(()))
+    nursery.start_soon(servers.run)
+    with trio.fail_after(10):
+        while "tried again" not in caplog.text:
+            await trio.sleep(0.01)
+
+    [error] = [item.error for item in (await servers.open([asked("here", None)], [])).listings]
+
+    assert error.startswith("here: the server cannot be reached: FileNotFoundError: No such file or directory")
+    assert "secret" not in error
+    [line] = [record.getMessage() for record in caplog.records if "--tool-server" in record.getMessage()]
+    assert line.startswith("--tool-server here (stdio:/nowhere/secret-command): the server cannot be reached")
+    assert line.count("secret-command") == 1
+
+
+def naming_server(*names: str) -> Server:
+    async def list_tools(context, params) -> ListToolsResult:
+        return ListToolsResult(tools=[ListedByServer(name=name, input_schema={"type": "object"}) for name in names])
+
+    async def call_tool(context, params) -> CallToolResult:
+        return CallToolResult(content=[TextContent(type="text", text=params.name)])
+
+    return Server("naming", on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 def paged_server(num_pages: int, per_page: int, schema=None) -> Server:

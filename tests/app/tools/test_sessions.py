@@ -10,11 +10,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from mcp import MCPError
 from mcp.client._memory import InMemoryTransport
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context
-from mcp_types import JSONRPCRequest
+from mcp_types import CONNECTION_CLOSED, CallToolResult, JSONRPCRequest, TextContent
+from trio.testing import wait_all_tasks_blocked
 
-from app.tools.address import ToolAddress, read_url
+from app.tools.address import ToolAddress, ToolServer, read_url
+from app.tools.allow_list import AllowedServers
+from app.tools.servers import McpServers
 from app.tools.session import ToolSession
 from app.tools.sessions import ToolSessions
 from app.tools.tool_error import ToolError
@@ -165,13 +170,62 @@ async def test_ten_megabytes_come_over_http_and_a_lying_schema_harms_nobody(serv
 
 
 @pytest.mark.process
-async def test_ten_megabytes_in_one_event_end_the_older_transport_and_the_next_call_has_a_new_one(serve, sessions):
-    address = await serve("sse")
+async def test_ten_megabytes_over_the_older_transport_are_an_error_of_their_call_alone(serve, sessions, nursery):
+    seen = Seen()
+    address = await serve("sse", seen)
+    told = []
 
-    with pytest.raises(ToolError, match="exceeded"):
-        await sessions.call(address, (), "big", {})
+    async def wait() -> None:
+        told.append(text(await sessions.call(address, (), "slow", {"seconds": 1})))
 
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(wait)
+        await seen.started.wait()
+        with pytest.raises(ToolError, match=r"too large: 1000\d{4} bytes, and at most 1048576 are taken"):
+            await sessions.call(address, (), "big", {})
+        assert told == []
+
+    assert told == ["at last"]
     assert text(await sessions.call(address, (), "add", {"a": 1, "b": 1})) == "2"
+    assert sessions.num_open == 1
+
+
+@pytest.mark.process
+async def test_more_than_is_taken_over_http_is_an_error_of_its_call_alone(serve, sessions):
+    seen = Seen()
+    address = await serve("http", seen)
+
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(sessions.call, address, (), "slow", {"seconds": 1})
+        await seen.started.wait()
+        with pytest.raises(ToolError, match="larger than 16777216 bytes"):
+            await sessions.call(address, (), "big", {"size": 20_000_000})
+        assert seen.cancelled == []
+
+    assert seen.cancelled == []
+    assert sessions.num_open == 1
+
+
+@pytest.mark.process
+async def test_ten_megabytes_come_from_a_command_and_more_are_an_error_of_their_call_alone(sessions):
+    started = trio.Event()
+    told = []
+
+    async def on_progress(*_progress) -> None:
+        started.set()
+
+    async def wait() -> None:
+        told.append(text(await sessions.call(STDIO, (), "slow", {"seconds": 1.5}, on_progress)))
+
+    assert len(text(await sessions.call(STDIO, (), "big", {}))) == BIG
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(wait)
+        await started.wait()
+        with pytest.raises(ToolError, match=r"too large: 200\d{5} bytes, and at most 16777216 are taken"):
+            await sessions.call(STDIO, (), "big", {"size": 20_000_000})
+
+    assert told == ["at last"]
+    assert sessions.num_open == 1
 
 
 @pytest.mark.process
@@ -428,6 +482,110 @@ async def test_the_longest_unused_session_makes_room_and_used_ones_do_not(nurser
         await trio.sleep(1)
         with pytest.raises(ToolError, match="2 tool servers are open"):
             await sessions.call(HERE, (("x", "a"),), "add", {"a": 1, "b": 1})
+
+
+async def of_server(nursery, server: Server, **options) -> ToolSessions:
+    @asynccontextmanager
+    async def connect(address, headers, on_failure, on_end):
+        async with InMemoryTransport(server) as streams:
+            yield streams
+
+    sessions = ToolSessions(connect=connect, **options)
+    await nursery.start(sessions.run)
+    return sessions
+
+
+async def test_an_error_of_one_call_leaves_the_others_of_its_session_alone(nursery):
+    started, answer = trio.Event(), trio.Event()
+
+    async def call(context, params):
+        if params.name == "busy":
+            raise MCPError(CONNECTION_CLOSED, "the database is busy")  # JSON-RPC leaves this code to servers
+        started.set()
+        await answer.wait()
+        return CallToolResult(content=[TextContent(text="done")])
+
+    sessions = await of_server(nursery, Server("busy", on_call_tool=call))
+    told = []
+
+    async def wait() -> None:
+        told.append(text(await sessions.call(HERE, (), "slow", {})))
+
+    async with trio.open_nursery() as asking:
+        asking.start_soon(wait)
+        await started.wait()
+        with pytest.raises(ToolError, match="the database is busy"):
+            await sessions.call(HERE, (), "busy", {})
+        answer.set()
+
+    assert told == ["done"]
+
+
+async def test_all_who_wait_for_a_list_that_does_not_come_are_told_in_time(nursery, autojump_clock):
+    async def list_tools(context, params):
+        await trio.sleep_forever()
+
+    sessions = await of_server(nursery, Server("silent", on_list_tools=list_tools), call_seconds=10)
+    began = trio.current_time()
+    told = []
+
+    async def ask() -> None:
+        with pytest.raises(ToolError, match=r"list of tools did not answer within 10 s"):
+            await sessions.list_tools(HERE, ())
+        told.append(trio.current_time() - began)
+
+    async with trio.open_nursery() as asking:
+        for _ in range(5):
+            asking.start_soon(ask)
+
+    assert told == [pytest.approx(10)] * 5
+
+
+class Broken:
+    """As a bug of the package's would: what is said fails with an error that nobody expects, from `method` on."""
+
+    def __init__(self, said, method: str) -> None:
+        self._said = said
+        self._method = method
+
+    async def send(self, item) -> None:
+        if item.message.method == self._method:
+            raise LookupError("nobody has thought of this")
+        await self._said.send(item)
+
+    async def aclose(self) -> None:
+        await self._said.aclose()
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error) -> None:
+        await self.aclose()
+
+
+@pytest.mark.parametrize("method", ["server/discover", "tools/list", "tools/call"])
+async def test_an_error_that_nobody_expects_is_logged_and_costs_that_session_alone(method, nursery, caplog):
+    memory = Memory()
+    other = ToolAddress("http", "http://other/mcp")
+
+    @asynccontextmanager
+    async def connect(address, headers, on_failure, on_end):
+        async with memory.connect(address, headers, on_failure, on_end) as (heard, said):
+            yield heard, Broken(said, method) if address == HERE else said
+
+    sessions = ToolSessions(connect=connect)
+    await nursery.start(sessions.run)
+    servers = McpServers(sessions, [ToolServer(HERE, "here"), ToolServer(other, "other")], AllowedServers())
+    nursery.start_soon(servers.run)
+    await wait_all_tasks_blocked()
+    with pytest.raises(ToolError, match="internal error; the server's log has it"):
+        await sessions.list_tools(HERE, ())
+        await sessions.call(HERE, (), "add", {"a": 2, "b": 3})
+    await wait_all_tasks_blocked()
+
+    assert text(await sessions.call(other, (), "add", {"a": 2, "b": 3})) == "5"
+    assert sessions.num_connected == 1
+    assert any(record.exc_info and "nobody has thought" in caplog.text for record in caplog.records)
 
 
 async def test_cancelling_who_asks_cancels_nobody_else(nursery):

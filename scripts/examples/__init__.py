@@ -1,0 +1,1 @@
+"""What README shows, to be run and changed. No part of the server."""
