@@ -34,6 +34,8 @@ class Server:
     process: subprocess.Popen[bytes]
     log: list[str] = attrs.field(factory=list)
     url: str = ""
+    uds: Path | None = None
+    """The Unix socket that it listens on, if it does."""
     news: trio.Event = attrs.field(factory=trio.Event)
     silent: trio.Event = attrs.field(factory=trio.Event)
 
@@ -79,6 +81,8 @@ class Server:
                 await self.news.wait()
 
     def client(self, **options: object) -> httpx.AsyncClient:
+        if self.uds is not None:
+            options["transport"] = httpx.AsyncHTTPTransport(uds=str(self.uds))
         return httpx.AsyncClient(base_url=self.url, timeout=30, **options)
 
     async def gauge(self, name: str) -> float:
