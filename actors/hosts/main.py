@@ -31,16 +31,22 @@ async def follow(spec: FollowingSpec) -> None:
     life = secrets.token_hex(8)
     with open_links(spec.curve) as links:
         logger.info("host %s of %s joins host 0 at %s", spec.number, spec.num_hosts, spec.endpoint)
+        told = ""
         while True:
+            problem = ""
             try:
-                await _session(spec, life, links)
+                if not await _session(spec, life, links):
+                    problem = "it is not up, or has another --node-key-file"
             except OSError as error:  # no way to that host, or nobody knows its name
-                logger.warning("host 0 cannot be joined at %s: %s", spec.endpoint, error)
+                problem = str(error)
                 await trio.sleep(SILENT_SECONDS)
+            if problem and problem != told:
+                logger.warning("host 0 cannot be joined at %s: %s; it is tried again", spec.endpoint, problem)
+            told = problem
 
 
-async def _session(spec: FollowingSpec, life: str, links: Links) -> None:
-    """Until the leading host has been silent for some time, or is another one."""
+async def _session(spec: FollowingSpec, life: str, links: Links) -> bool:
+    """Until the leading host has been silent for some time, or is another one; whether it was there at all."""
     own, leading = await trio.to_thread.run_sync(_addresses, spec)
     with contextlib.ExitStack() as stack:
         orders = stack.enter_context(contextlib.closing(links.pull(f"tcp://{own}", HOST_ORDER)))
@@ -50,6 +56,7 @@ async def _session(spec: FollowingSpec, life: str, links: Links) -> None:
             nursery.start_soon(host.report, outbox)
             await host.obey(orders)
             nursery.cancel_scope.cancel()
+    return host.has_joined
 
 
 def _addresses(spec: FollowingSpec) -> tuple[str, str]:
@@ -70,6 +77,10 @@ class _Host:
         self._leader = ""
         self._news = trio.Event()
         self._ranks = KeptRanks(nursery, spec.local, self._wake)
+
+    @property
+    def has_joined(self) -> bool:
+        return bool(self._leader)
 
     async def report(self, outbox: Outbox[HostReport]) -> None:
         """For ever: how everything is, at once when something changes."""
@@ -98,17 +109,17 @@ class _Host:
             with trio.move_on_at(heard_at + SILENT_SECONDS) as scope:
                 order = await orders.receive()
             if scope.cancelled_caught:
-                if self._leader:
+                if self.has_joined:
                     logger.error("host 0 has not been heard of for %.0f s: its ranks here end", SILENT_SECONDS)
                 return
             if order.life != self._life:
                 continue
             if order.refusal is not None:
                 raise StartError(f"host 0 refuses this one: {order.refusal}")
-            if self._leader and order.leader != self._leader:
+            if self.has_joined and order.leader != self._leader:
                 logger.error("host 0 was started again: its ranks here end")
                 return
-            if not self._leader:
+            if not self.has_joined:
                 logger.info("host 0 is there")
                 self._leader = order.leader
                 self._wake()
