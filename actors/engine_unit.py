@@ -78,7 +78,7 @@ class EngineUnit:
                 yield heard
                 await self._fall()
             nursery.cancel_scope.cancel()
-        self._blame()
+        self.blame()
 
     async def _follow(self, record: Record, spec: RankSpec, begun: Callable[[Record], Awaitable[None]]) -> None:
         async with open_incarnation(record, spec, self._elsewhere(spec, record.name)) as heard:
@@ -116,14 +116,14 @@ class EngineUnit:
         """In vain, as it says."""
         return None if record.lost_rank is None else self.records[record.lost_rank]
 
-    def _blame(self) -> None:
-        """The lead's record tells of the one that ended first, or hung."""
+    def blame(self) -> None:
+        """When all have ended: the lead's record tells of the one that ended first, or hung."""
         lead, cause = self.lead, cause_of(self.records)
         if cause is lead:
             return
         lead.fault = None if cause.fault is None else f"{cause.name}: {cause.fault}"
         lead.last_end = f"lost with {cause.name}, {cause.last_end}"
-        lead.ended_from_outside = cause.ended_from_outside
+        lead.ended_from_outside, lead.has_hung = cause.ended_from_outside, cause.has_hung
 
 
 def is_alive(record: Record) -> bool:

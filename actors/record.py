@@ -72,8 +72,9 @@ class Record:
         return None
 
     def cannot_start(self) -> bool:
-        """It said why it could not start, and never could: that is the operator's to mend, trying again is no use."""
-        return self.fault is not None and not self.was_ready
+        """It said why it could not start, and never could: that is the operator's to mend, trying again is no use. Of
+        one that hung it is we who say something, and the next one may do better."""
+        return self.fault is not None and not self.has_hung and not self.was_ready
 
     def state(self) -> ActorState:
         return ActorState(
