@@ -226,8 +226,8 @@ class Settings:
     batch_invariant: Annotated[bool, Parameter(group=CACHE)] = False
     """Compute a sequence to the same bits whatever runs beside it, or refuse to start. The CPU kernels always do."""
     data_parallel_size: Annotated[int, Parameter(group=CACHE, name=("--data-parallel-size", "-dp"))] = 1
-    """Engines, each with the whole model (whose weights they share on a CPU), GPUs, a KV cache and a batch of its own. A
-    request goes to the one that is done with it soonest."""
+    """Engines, each with the whole model (whose weights they share on a CPU), GPUs, a KV cache and a batch of its own.
+    A request goes to the one that is done with it soonest."""
     tensor_parallel_size: Annotated[int, Parameter(group=CACHE, name=("--tensor-parallel-size", "-tp"))] = 1
     """Processes, each with a GPU where that computes, among which every layer of an engine's model is cut: heads, inner
     rows, vocabulary."""
