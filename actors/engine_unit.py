@@ -14,8 +14,8 @@ import trio
 
 from actors.handles import ActorState
 from actors.incarnation import Facts, log_stack, open_incarnation
-from actors.process import ChildProcess
 from actors.record import Record
+from actors.running import Running
 from protocol.ids import EngineIndex
 from protocol.spec import EngineSpec, RankSpec
 
@@ -23,14 +23,23 @@ GRACE_SECONDS = 1.0
 """For ranks that have waited in vain at the same time, to say for whom: who waits for one that waits is no witness."""
 
 
+OpenRank = Callable[[RankSpec, str], AbstractAsyncContextManager[Running] | None]
+"""Where the rank of this name is kept, if that is not here."""
+
+
+def here(spec: RankSpec, name: str) -> None:
+    """All ranks are on this host."""
+
+
 @final
 class EngineUnit:
     """Over all its incarnations."""
 
-    def __init__(self, index: EngineIndex, world: int) -> None:
+    def __init__(self, index: EngineIndex, world: int, elsewhere: OpenRank = here) -> None:
         self.lead = Record(f"engine-{index}")
         self.followers = [Record(f"rank-{index}.{rank}") for rank in range(1, world)]
         self.index = index
+        self._elsewhere = elsewhere
         self._has_fallen = False
         self._felled = trio.Event()
 
@@ -52,7 +61,7 @@ class EngineUnit:
     async def open_incarnation(
         self,
         spec: EngineSpec,
-        opened: AbstractAsyncContextManager[ChildProcess],
+        opened: AbstractAsyncContextManager[Running],
         begun: Callable[[Record], Awaitable[None]],
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Facts]]:
         """All processes; of the engine's the body gets facts and end as from actors.incarnation. `begun` is called with
@@ -69,10 +78,10 @@ class EngineUnit:
                 yield heard
                 await self._fall()
             nursery.cancel_scope.cancel()
-        self._blame()
+        self.blame()
 
     async def _follow(self, record: Record, spec: RankSpec, begun: Callable[[Record], Awaitable[None]]) -> None:
-        async with open_incarnation(record, spec) as heard:
+        async with open_incarnation(record, spec, self._elsewhere(spec, record.name)) as heard:
             await self._begin(record, begun)
             async for _ in heard:
                 pass  # the engine says when all are ready
@@ -96,7 +105,7 @@ class EngineUnit:
                     nursery.start_soon(self._fell, record, record.process)
         self._felled.set()
 
-    async def _fell(self, record: Record, process: ChildProcess) -> None:
+    async def _fell(self, record: Record, process: Running) -> None:
         waiting = [one for one in self.records if self._waits_for(one) is record]
         if waiting and record.lost_rank is None and process.is_alive():
             record.fault, record.has_hung = waiting[0].fault, True
@@ -107,14 +116,14 @@ class EngineUnit:
         """In vain, as it says."""
         return None if record.lost_rank is None else self.records[record.lost_rank]
 
-    def _blame(self) -> None:
-        """The lead's record tells of the one that ended first, or hung."""
+    def blame(self) -> None:
+        """When all have ended: the lead's record tells of the one that ended first, or hung."""
         lead, cause = self.lead, cause_of(self.records)
         if cause is lead:
             return
         lead.fault = None if cause.fault is None else f"{cause.name}: {cause.fault}"
         lead.last_end = f"lost with {cause.name}, {cause.last_end}"
-        lead.ended_from_outside = cause.ended_from_outside
+        lead.ended_from_outside, lead.has_hung = cause.ended_from_outside, cause.has_hung
 
 
 def is_alive(record: Record) -> bool:

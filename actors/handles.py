@@ -8,14 +8,17 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NoReturn, Protocol, final
 
 import attrs
+import msgspec
 import trio
 
 from actors.parent_death import die_with_parent
 from protocol.api import PageAsked, PeerPage, PeerPages, ServerIs, SharedIs
+from protocol.curve import CurveKeys
 from protocol.ids import EngineIndex, Epoch
 from protocol.messages import AppInput, EngineInput, OutputInput
+from protocol.net_address import netloc
 from protocol.sampling import Grammar, GrammarSource
-from protocol.spec import ApiSpec, EngineFacts, EngineSpec, LoadFormat
+from protocol.spec import ApiSpec, EngineFacts, EngineSpec, LoadFormat, RankSpec
 
 if TYPE_CHECKING:
     from actors.supervisor import Supervisor
@@ -27,6 +30,8 @@ __all__ = [
     "ApiTemplate",
     "EngineLost",
     "EventOutlet",
+    "FollowingSpec",
+    "HostsSpec",
     "House",
     "HouseEvent",
     "HouseFailed",
@@ -35,6 +40,7 @@ __all__ = [
     "ServeApi",
     "ServerNews",
     "die_with_parent",
+    "follow_host",
     "open_actors",
     "open_api_servers",
     "run_api_process",
@@ -53,6 +59,61 @@ class ApiTemplate:
 
 
 @attrs.frozen
+class HostsSpec:
+    """The hosts that the ranks of each engine lie on, of which this one leads."""
+
+    num_hosts: int
+    host: str
+    """Name or address of this one, by which the others reach it."""
+    port: int
+    """Where it listens; the ranks of engine N meet at the port N + 1 above it."""
+    curve: CurveKeys
+    model: str
+    """Digest of the model's configuration, which is the same everywhere."""
+
+    @property
+    def endpoint(self) -> str:
+        return netloc(self.host, self.port)
+
+    def meeting(self, index: EngineIndex, epoch: Epoch) -> str:
+        return f"tcp://{netloc(self.host, self.port + 1 + index)}/{epoch}"
+
+
+@attrs.frozen
+class FollowingSpec:
+    """For a host that keeps ranks for another one, which leads."""
+
+    number: int
+    """Of this host, from 1."""
+    num_hosts: int
+    host: str
+    port: int
+    """Where the leading one listens."""
+    leading_key: bytes
+    curve: CurveKeys
+    model: str
+    checkpoint: str
+    """This host's own copy."""
+    cache_directory: str
+    threads: int | None
+
+    @property
+    def endpoint(self) -> str:
+        return netloc(self.host, self.port)
+
+    def local(self, spec: RankSpec) -> RankSpec:
+        """With what is this host's own affair."""
+        engine = msgspec.structs.replace(
+            spec.engine,
+            checkpoint=self.checkpoint,
+            cache_directory=self.cache_directory,
+            threads=self.threads,
+            weights_seconds=None,
+        )
+        return msgspec.structs.replace(spec, engine=engine)
+
+
+@attrs.frozen
 class HouseSpec:
     """How many of which actors. `engine` is a template: index, epoch and addresses are filled in per incarnation."""
 
@@ -62,6 +123,8 @@ class HouseSpec:
     """Whether a process is to stand by for the next engine's start, if that takes long."""
     api: ApiTemplate | None = None
     """None: there is one API server, and it is in this process."""
+    hosts: HostsSpec | None = None
+    """None: everything is on this host."""
 
     @property
     def has_standby(self) -> bool:
@@ -255,7 +318,8 @@ async def _open_supervisor(spec: HouseSpec) -> AsyncIterator[Supervisor]:
     from actors.supervisor import Supervisor
     from protocol.links import open_links
 
-    with open_runtime_directory() as directory, open_links() as links:
+    curve = None if spec.hosts is None else spec.hosts.curve
+    with open_runtime_directory() as directory, open_links(curve) as links:
         supervisor = Supervisor(spec, directory, links)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(supervisor.run)
@@ -264,6 +328,13 @@ async def _open_supervisor(spec: HouseSpec) -> AsyncIterator[Supervisor]:
             finally:
                 # Each incarnation's exit stops its process, shielded and with deadlines.
                 nursery.cancel_scope.cancel()
+
+
+async def follow_host(spec: FollowingSpec) -> None:
+    """Keep ranks as the leading host wants, until cancelled. Raises StartError when that refuses this host."""
+    from actors.hosts.main import follow
+
+    await follow(spec)
 
 
 def run_api_process(serve: ServeApi) -> NoReturn:

@@ -10,8 +10,9 @@ from typing import assert_never
 import msgspec
 import trio
 
-from actors.process import ChildProcess, open_process
+from actors.process import open_process
 from actors.record import Record
+from actors.running import Running
 from protocol.spec import (
     ActorSpec,
     ApiFacts,
@@ -39,7 +40,7 @@ logger = logging.getLogger("trillm.supervisor")
 
 @asynccontextmanager
 async def open_incarnation(
-    record: Record, spec: ActorSpec, opened: AbstractAsyncContextManager[ChildProcess] | None = None
+    record: Record, spec: ActorSpec, opened: AbstractAsyncContextManager[Running] | None = None
 ) -> AsyncIterator[trio.MemoryReceiveChannel[Facts]]:
     """By default an ordinary child. The body gets its facts when it is ready, and an end of channel when it is gone;
     the record says the rest. Raises OSError if no process can be had."""
@@ -56,7 +57,7 @@ async def open_incarnation(
     record.end(process)
 
 
-async def log_stack(record: Record, process: ChildProcess, wrong: str) -> None:
+async def log_stack(record: Record, process: Running, wrong: str) -> None:
     """Of a process that hangs, unless somebody has stopped it."""
     beat = record.heartbeat
     logger.error("%s hangs (last heard of %.0f s into phase %s): %s", record.name, beat.phase_age, beat.phase, wrong)
@@ -64,7 +65,7 @@ async def log_stack(record: Record, process: ChildProcess, wrong: str) -> None:
         await trio.sleep(STACK_SECONDS)
 
 
-async def _watch(record: Record, process: ChildProcess) -> None:
+async def _watch(record: Record, process: Running) -> None:
     """A process that hangs is no better than a dead one, which we know what to do with."""
     while True:
         if wrong := record.tick():
@@ -74,7 +75,7 @@ async def _watch(record: Record, process: ChildProcess) -> None:
         await trio.sleep(1)
 
 
-async def _hear(record: Record, process: ChildProcess, say: trio.MemorySendChannel[Facts]) -> None:
+async def _hear(record: Record, process: Running, say: trio.MemorySendChannel[Facts]) -> None:
     """Until the child's side of the control pipe closes, which is when the child dies or is about to."""
     with say:
         try:

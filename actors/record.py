@@ -7,7 +7,7 @@ from typing import final
 import trio
 
 from actors.handles import ActorState
-from actors.process import ChildProcess
+from actors.running import Running
 from protocol.ids import Epoch
 from protocol.spec import Heartbeat
 
@@ -24,7 +24,7 @@ class Record:
     def __init__(self, name: str) -> None:
         self.name = name
         self.epoch = Epoch(0)
-        self.process: ChildProcess | None = None
+        self.process: Running | None = None
         self.ready = False
         self.was_ready = False
         self.heartbeat = Heartbeat(0, "down", 0.0)
@@ -41,14 +41,14 @@ class Record:
         self.silent_ticks = 0
         self.stuck_ticks = 0
 
-    def begin(self, epoch: Epoch, process: ChildProcess) -> None:
+    def begin(self, epoch: Epoch, process: Running) -> None:
         self.epoch, self.process = epoch, process
         self.heartbeat, self.heard_at = Heartbeat(0, "start", 0.0), trio.current_time()
         self.silent_ticks = self.stuck_ticks = 0
         self.lost_rank, self.has_hung = None, False
         self.ended_from_outside = self.was_killed = False
 
-    def end(self, process: ChildProcess) -> None:
+    def end(self, process: Running) -> None:
         self.last_end, self.ended_from_outside = process.describe_end(), process.ended_from_outside()
         self.was_killed = process.ended_by_us
 
@@ -72,8 +72,9 @@ class Record:
         return None
 
     def cannot_start(self) -> bool:
-        """It said why it could not start, and never could: that is the operator's to mend, trying again is no use."""
-        return self.fault is not None and not self.was_ready
+        """It said why it could not start, and never could: that is the operator's to mend, trying again is no use. Of
+        one that hung it is we who say something, and the next one may do better."""
+        return self.fault is not None and not self.has_hung and not self.was_ready
 
     def state(self) -> ActorState:
         return ActorState(

@@ -18,11 +18,12 @@ import trio
 
 from actors.api.server import Premises
 from actors.api.servers import ApiServers
-from actors.engine_unit import EngineUnit
+from actors.engine_unit import EngineUnit, here
 from actors.grammar_desk import GrammarDesk
 from actors.handles import ActorState, EngineLost, EventOutlet, HouseEvent, HouseFailed, HouseSpec, OutputLost
+from actors.hosts.others import OtherHosts
 from actors.incarnation import open_incarnation
-from actors.process import open_process
+from actors.process import ChildProcess, open_process
 from actors.record import Record
 from actors.restart_policy import RestartPolicy
 from actors.standby import Standby
@@ -87,7 +88,9 @@ class Supervisor:
         self._weights: Weights | None = None
         """What engines are told of the weights actor; None as long as they are to wait."""
         world = spec.engine.parallel.world
-        self._units = [EngineUnit(EngineIndex(index), world) for index in range(spec.num_engines)]
+        self._others = None if spec.hosts is None else OtherHosts(spec.hosts, links)
+        elsewhere = here if self._others is None else self._others.open_rank
+        self._units = [EngineUnit(EngineIndex(index), world, elsewhere) for index in range(spec.num_engines)]
         self.servers = None if spec.api is None else ApiServers(spec.api, self._premises())
         """Where there are several API servers; then nobody here hears what happens but they."""
         if self.servers is not None:
@@ -144,6 +147,8 @@ class Supervisor:
         """Keep every actor alive until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._desk.run)
+            if self._others is not None:
+                nursery.start_soon(self._others.run)
             if self.servers is None:
                 nursery.start_soon(self._keep_alive, self._records["output-0"], self._output_incarnation)
             else:
@@ -222,7 +227,7 @@ class Supervisor:
         record = self._records[WEIGHTS]
         try:
             async with open_incarnation(record, spec) as heard:
-                if record.process is not None:
+                if isinstance(record.process, ChildProcess):
                     record.process.give_way(WEIGHTS_NICE)
                 async for facts in heard:
                     assert isinstance(facts, WeightsFacts)
@@ -245,6 +250,8 @@ class Supervisor:
                 pass  # it is gone: its successor is told
 
     async def _engine_incarnation(self, unit: EngineUnit) -> None:
+        if self._others is not None:
+            await self._others.until_all_there()
         epoch, index, record = self._new_epoch(), unit.index, unit.lead
         meeting = self._directory / f"e{index}.{epoch}.ranks"
         spec = msgspec.structs.replace(
@@ -255,7 +262,8 @@ class Supervisor:
             requests_address=self._address(f"e{index}.{epoch}.in"),
             outputs_addresses={client: self._address(f"e{index}.{epoch}.{client}.out") for client in self._clients()},
             weights_seconds=WEIGHTS_SECONDS if self._spec.shares_weights else None,
-            rendezvous=f"file://{meeting}" if unit.followers else "",
+            rendezvous=self._rendezvous(meeting, index, epoch) if unit.followers else "",
+            num_hosts=1 if self._spec.hosts is None else self._spec.hosts.num_hosts,
         )
         link: SendLink[EngineInput] | None = None
         try:
@@ -328,6 +336,9 @@ class Supervisor:
         )
 
     # ------------------------------------------------------------------ names
+
+    def _rendezvous(self, file: Path, index: EngineIndex, epoch: Epoch) -> str:
+        return f"file://{file}" if self._spec.hosts is None else self._spec.hosts.meeting(index, epoch)
 
     def _new_epoch(self) -> Epoch:
         self._epoch += 1

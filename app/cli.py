@@ -20,6 +20,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict, Env
 
 from app import accept_complaints
+from app.hosts import Torchrun
 from app.settings import Settings
 from protocol.errors import BadRequestError, TrillmError
 from protocol.spec import DraftModelSpec
@@ -82,6 +83,10 @@ def serve(model: str | None = None, *, settings: Annotated[Settings | None, Para
     a value that is not of its kind.
     """
     chosen = settings or Settings()
+    if chosen.nnodes == 1 and (told := Torchrun.of(os.environ)) is not None:
+        chosen = attrs.evolve(
+            chosen, nnodes=told.nnodes, node_rank=told.node_rank, master_addr=chosen.master_addr or told.master_addr
+        )
     set_up_logging(chosen.log_level)
     warn_of_unknown_variables()
     from app.launch import serve as serve_forever

@@ -53,6 +53,8 @@ def create_app_from_environment() -> QuartTrio:
         claim_to_be_the_only_worker()
         if settings.api_server_count > 1:
             raise StartError("hypercorn's command runs one API server: --api-server-count is for `trillm serve`")
+        if settings.node_rank > 0:
+            raise StartError("hypercorn's command serves: --node-rank above 0 is for `trillm serve`")
         checkpoint = fetch(model, settings)
         client = engine_client(settings)
         service = Service(settings, checkpoint, checked(settings, checkpoint), client)

@@ -27,6 +27,7 @@ from app.checkpoints.resolve import Checkpoint
 from app.checkpoints.weights import check_weights
 from app.engine_client import ActorEngineClient
 from app.engine_peers import EnginePeers
+from app.headless import serve_headless
 from app.listening import ListeningConfig, hypercorn_config, open_sockets
 from app.notify import open_notifier
 from app.settings import Settings
@@ -47,6 +48,8 @@ async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str
     before any process is started (but for a chat template, which is read later).
     """
     description = checked(settings, checkpoint)
+    if settings.node_rank > 0:
+        return await serve_headless(settings, checkpoint, manager)
     config = hypercorn_config(settings)
     if settings.api_server_count > 1:
         return await serve_by_several(settings, checkpoint, config, manager)

@@ -67,12 +67,13 @@ class RemotePeers:
         asked_at = trio.current_time()
         async with self._poll:
             if self._polled_at < asked_at:
-                self._polled_at = trio.current_time()
+                begun = trio.current_time()
                 try:
                     self._polled = list(map(read, await self._house.pages()))
                 except (UnavailableError, msgspec.DecodeError) as error:
                     logger.warning("what other API servers count is not told: %s", error)
                     self._polled = []
+                self._polled_at = begun  # not before: who asks may be cancelled
             return self._polled
 
     async def adapter_came(self, adapter: Adapter) -> None:

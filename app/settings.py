@@ -21,6 +21,7 @@ from app.adapter_paths import AdapterPolicy, resolved_directories
 from app.cors_policy import CorsPolicy
 from app.dialects.names import check_parser_names
 from app.generation_config import read_override
+from app.hosts import leading_host
 from app.limits import EMBEDDINGS_AT_ONCE, Limits
 from app.listed_variable import lines, whole, words
 from app.lora_modules import LoraModule, read_lora_modules
@@ -39,6 +40,7 @@ SERVER = Group("Server", sort_key=1)
 MODEL = Group("Model", sort_key=2)
 CACHE = Group("Engine: memory and scheduling", sort_key=3)
 LORA = Group("Adapters (LoRA)", sort_key=4)
+HOSTS = Group("Several hosts", sort_key=5)
 
 JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())
 SEVERAL_WORDS = Parameter(group=SERVER, consume_multiple=True, env_var_split=words, negative=())
@@ -49,6 +51,7 @@ MAX_API_SERVERS = 64
 MAX_ENGINES = 64
 MAX_RANKS = 64
 """Of all engines together."""
+MAX_HOSTS = 64
 MAX_LORA_RANK = 512
 MAX_ROLE_LENGTH = 64
 
@@ -228,8 +231,8 @@ class Settings:
     batch_invariant: Annotated[bool, Parameter(group=CACHE)] = False
     """Compute a sequence to the same bits whatever runs beside it, or refuse to start. The CPU kernels always do."""
     data_parallel_size: Annotated[int, Parameter(group=CACHE, name=("--data-parallel-size", "-dp"))] = 1
-    """Engines, each with the whole model (whose weights they share) and a KV cache and a batch of its own. A request
-    goes to the one that is done with it soonest."""
+    """Engines, each with the whole model (whose weights they share on a CPU), GPUs, a KV cache and a batch of its own.
+    A request goes to the one that is done with it soonest."""
     tensor_parallel_size: Annotated[int, Parameter(group=CACHE, name=("--tensor-parallel-size", "-tp"))] = 1
     """Processes, each with a GPU where that computes, among which every layer of an engine's model is cut: heads, inner
     rows, vocabulary."""
@@ -237,6 +240,20 @@ class Settings:
     """Stages, each with some of the layers. An engine has as many processes as the product of both."""
     enable_expert_parallel: Annotated[bool, Parameter(group=CACHE, negative=())] = False
     """Spread a model's experts over the --tensor-parallel-size processes whole, instead of cutting each."""
+    nnodes: Annotated[int, Parameter(group=HOSTS)] = 1
+    """Hosts that the processes of each engine lie on, each with as many. All are given the same flags but --node-rank.
+    Whoever can reach the ports of what they compute can disturb them: use a network of their own."""
+    node_rank: Annotated[int, Parameter(group=HOSTS)] = 0
+    """Which of them this is. 0 is the one that serves; the others only compute."""
+    master_addr: Annotated[str, Parameter(group=HOSTS)] = ""
+    """Name or address of host 0, by which the others reach it."""
+    master_port: Annotated[int, Parameter(group=HOSTS)] = 29501
+    """Port on which host 0 hears the others; what the ranks compute takes the ports after it, one for each engine, and
+    free ones."""
+    headless: Annotated[bool, Parameter(group=HOSTS, negative=())] = False
+    """Taken for vLLM's sake: hosts with a --node-rank above 0 never serve."""
+    node_key_file: Annotated[Path | None, Parameter(group=HOSTS)] = None
+    """File with 32 bytes or more that nobody can guess, the same on all hosts: who does not know them is not heard."""
     threads: Annotated[int | None, Parameter(group=CACHE)] = None
     """Compute threads of each engine on a CPU, or of each of its ranks. Default: its share of the cores, less one for
     the server if there are more than two."""
@@ -296,6 +313,7 @@ class Settings:
                 f"--api-server-count must be from 1 to {MAX_API_SERVERS}, not {self.api_server_count}"
             )
         self._check_ranks()
+        self._check_hosts()
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise BadRequestError(
                 f"--max-cpu-loras must be at least --max-loras ({self.max_loras}), and is {self.max_cpu_loras}"
@@ -340,6 +358,27 @@ class Settings:
                 "--data-parallel-size, --tensor-parallel-size and --pipeline-parallel-size ask for "
                 f"{processes} processes, and {MAX_RANKS} is the limit"
             )
+
+    def _check_hosts(self) -> None:
+        if not 1 <= self.nnodes <= MAX_HOSTS:
+            raise BadRequestError(f"--nnodes must be from 1 to {MAX_HOSTS}, not {self.nnodes}")
+        if not 0 <= self.node_rank < self.nnodes:
+            raise BadRequestError(f"--node-rank must be from 0 to {self.nnodes - 1} (--nnodes), not {self.node_rank}")
+        if self.headless and self.node_rank == 0:
+            raise BadRequestError("--headless is for hosts with a --node-rank above 0: host 0 serves")
+        if self.nnodes == 1:
+            return
+        if self.parallel.world % self.nnodes:
+            raise BadRequestError(
+                f"--tensor-parallel-size times --pipeline-parallel-size is {self.parallel.world}, "
+                f"which --nnodes {self.nnodes} does not divide"
+            )
+        if not self.master_addr or self.node_key_file is None:
+            missing = "--node-key-file" if self.master_addr else "--master-addr"
+            raise BadRequestError(f"--nnodes {self.nnodes} needs a {missing}")
+        highest = 65535 - self.data_parallel_size
+        if not 1 <= self.master_port <= highest:
+            raise BadRequestError(f"--master-port must be from 1 to {highest}, not {self.master_port}")
 
     @property
     def parallel(self) -> ParallelSpec:
@@ -449,4 +488,5 @@ class Settings:
             cache_directory=str(self.cache_directory),
             profiler_directory=str((self.profiler_dir or self.cache_directory / "profiles").absolute()),
         )
-        return HouseSpec(engine, self.data_parallel_size, self.engine_standby)
+        hosts = leading_host(self, checkpoint)
+        return HouseSpec(engine, self.data_parallel_size, self.engine_standby, hosts=hosts)

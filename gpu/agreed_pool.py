@@ -21,7 +21,7 @@ def agreed_pool_size(
     take longer than others. Its bytes are this rank's own. Raises CheckpointError as that does."""
     free, default = free_bytes(device, spec.num_engines)
     if device.type == "cpu":  # which the ranks of a host share; a GPU each has for itself
-        free, default = free // ranks.size, default // ranks.size
+        free, default = free // spec.ranks_per_host, default // spec.ranks_per_host
     size = kv_pool_size(spec, held, dtype, free, default)
     if ranks.size == 1:
         return size

@@ -47,10 +47,10 @@ def take_card(
 
     Raises StartError where there are too few GPUs, or CUDA has started.
     """
-    ranks = spec.parallel.world
+    ranks = spec.ranks_per_host
     if spec.device == "cpu" or spec.num_engines * ranks == 1 or (found := count()) == 0:
         return
-    cards = cards_of(spec.engine_index, rank, spec.num_engines, ranks, found, environ.get(VISIBLE))
+    cards = cards_of(spec.engine_index, rank % ranks, spec.num_engines, ranks, found, environ.get(VISIBLE))
     environ[VISIBLE] = ",".join(cards)
     if count() != ranks:
         raise StartError(

@@ -26,4 +26,5 @@ def draft_spec(spec: EngineSpec) -> EngineSpec | None:
         kv_cache_dtype="auto",
         max_loras=0,
         parallel=ParallelSpec(),
+        num_hosts=1,
     )

@@ -97,7 +97,7 @@ def load_model(
         backend = GatherBackend(shard.held.windows, size.block_size, dtype, device)
         pool = KvPool(size, shard.held, kept_in, device, dtype)
         model = TorchModel(decoder, config, pool, weights_bytes, backend, loras=loras)
-    torch.set_num_threads(compute_threads(spec.threads, ranks * spec.num_engines))
+    torch.set_num_threads(compute_threads(spec.threads, spec.ranks_per_host * spec.num_engines))
     return model, size
 
 

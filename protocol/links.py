@@ -15,6 +15,7 @@ Addresses are ipc:// within a machine. tcp:// is spoken only encrypted, and only
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,7 @@ import zmq
 from zmq.utils import z85
 
 from protocol.codec import Codec
-from protocol.curve import CurveKeys, judge, split_address, with_key
+from protocol.curve import KEY_BYTES, CurveKeys, judge, split_address, with_key
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -370,6 +371,19 @@ def make_curve_keys(admitted: Sequence[bytes] = ()) -> CurveKeys:
     """A fresh pair, for a process that lets these in."""
     public, secret = zmq.curve_keypair()
     return CurveKeys(z85.decode(public), z85.decode(secret), list(admitted))
+
+
+def derive_curve_keys(secret: bytes, of: str, admitted: Sequence[str] = ()) -> CurveKeys:
+    """The pair of whoever is called so among those who know this secret, and lets these of them in. Everybody who
+    knows it can make the pairs of all."""
+
+    def secret_key(name: str) -> bytes:
+        return hashlib.blake2b(name.encode(), key=hashlib.sha512(secret).digest(), digest_size=KEY_BYTES).digest()
+
+    def public_key(name: str) -> bytes:
+        return z85.decode(zmq.curve_public(z85.encode(secret_key(name))))
+
+    return CurveKeys(public_key(of), secret_key(of), [public_key(name) for name in admitted])
 
 
 def _keep_door(door: zmq.Socket[bytes], curve: CurveKeys) -> None:

@@ -112,6 +112,13 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     rendezvous: str = ""
     """Where the ranks find each other (gpu/groups/rendezvous): another place for each incarnation. Empty where there is
     one rank only."""
+    num_hosts: int = 1
+    """That the ranks lie on, each with as many as the others and in the order of the ranks."""
+
+    @property
+    def ranks_per_host(self) -> int:
+        """Of this engine: they share the host's processors, memory and GPUs."""
+        return self.parallel.world // self.num_hosts
 
 
 class RankSpec(msgspec.Struct, frozen=True, tag="rank"):

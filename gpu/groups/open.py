@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gpu.groups.group import Group, Solo
 from gpu.groups.groups import Groups
+from gpu.groups.interface import interface_towards
 from gpu.groups.presence import Presence, open_presence
 from gpu.groups.rendezvous import Rendezvous
 from gpu.groups.shared_calls import SharedCalls
@@ -86,9 +87,10 @@ class _Opening:
     @contextmanager
     def world(self, parallel: ParallelSpec, rank: int, rendezvous: Rendezvous, device: torch.device) -> Iterator[None]:
         """torch's group of all ranks, from which it makes the others."""
-        if rendezvous.is_on_one_host:
-            # gloo listens on the address of the host's name, unless this says otherwise, and asks nobody who he is.
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        # gloo listens on the address of the host's name, unless this says otherwise, and asks nobody who he is.
+        interface = "lo" if rendezvous.is_on_one_host else interface_towards(rendezvous.host, rendezvous.port)
+        if interface is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         dist.init_process_group(
             _backend(device),
             store=dist.PrefixStore("torch", self.store),

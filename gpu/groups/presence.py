@@ -24,7 +24,8 @@ class Rank(msgspec.Struct, frozen=True):
     """What each tells the others of itself."""
 
     host: str
-    """Kernel, process namespace and user: ranks for which they are the same can share memory and watch each other."""
+    """Kernel, namespaces of processes and network, and user: ranks for which they are the same can share memory and
+    watch each other."""
     pid: int
     shared_bytes: int
     """Of the memory for a group of two, which differs between versions; 0 where there are no kernels."""
@@ -100,7 +101,8 @@ def open_presence(store: Store, rank: int, world: int, shared_bytes: int) -> Pre
 
 def _host() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {Path('/proc/self/ns/pid').readlink()} {os.getuid()}"
+    spaces = [Path(f"/proc/self/ns/{kind}").readlink() for kind in ("pid", "net")]
+    return f"{boot} {spaces[0]} {spaces[1]} {os.getuid()}"
 
 
 def _is_readable(descriptor: int) -> bool:

@@ -50,3 +50,15 @@ async def test_an_engine_is_as_silent_as_its_most_silent_rank(autojump_clock):
     assert [state.engine_index for state in unit.states()] == [2, None, None]
     await trio.sleep(7)
     assert [state.heartbeat_age for state in unit.states()] == pytest.approx([7, 7, 7])
+
+
+@pytest.mark.parametrize(("end", "cannot"), [(BROKE, True), (HUNG | {"fault": "it has not come in time"}, False)])
+async def test_an_engine_can_start_no_more_than_the_rank_that_was_the_cause(end, cannot):
+    unit = EngineUnit(EngineIndex(0), 2)
+    lead, follower = unit.records
+    lead.lost_rank, lead.fault = 1, "rank 1 has not come in time"
+    for key, value in end.items():
+        setattr(follower, key, value)
+    unit.blame()
+    assert lead.fault == f"rank-0.1: {follower.fault}"
+    assert lead.cannot_start() is cannot

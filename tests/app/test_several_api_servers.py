@@ -264,6 +264,22 @@ async def test_pages_are_asked_for_once_for_all_who_wait(autojump_clock) -> None
     assert await peers.pages() == []
 
 
+async def test_who_waits_for_pages_is_answered_also_if_who_has_asked_for_them_leaves(autojump_clock) -> None:
+    relay = Relay()
+    peers, _, _, metrics = joined_to(relay)
+    relay.tell_page(metrics.page())
+    found: list = []
+
+    async def ask() -> None:
+        found.append(await peers.pages())
+
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(0.1):
+            nursery.start_soon(ask)
+            await peers.pages()
+    assert [len(pages) for pages in found] == [1]
+
+
 def test_a_predecessor_s_page_is_taken_over() -> None:
     relay = Relay()
     _, _, _, metrics = joined_to(relay)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from gpu.cards import VISIBLE, cards_of, take_card
@@ -72,6 +73,14 @@ def test_a_process_sees_its_own_gpu_first():
     environ = {VISIBLE: "6,5,4"}
     take_card(spec(2, 3), 0, environ, counting(environ, 8))
     assert environ == {VISIBLE: "4"}
+
+
+def test_on_several_hosts_each_has_gpus_for_its_own_ranks():
+    for rank, seen in enumerate(("0,1", "1,0", "0,1", "1,0")):  # the first two on the first host
+        environ: dict[str, str] = {}
+        asked = msgspec.structs.replace(spec(0, 1, ParallelSpec(tensor=4)), num_hosts=2)
+        take_card(asked, rank, environ, counting(environ, 2))
+        assert environ == {VISIBLE: seen}
 
 
 def test_what_the_operator_names_and_is_not_there_is_not_counted():

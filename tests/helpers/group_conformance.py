@@ -9,6 +9,7 @@ import torch
 
 from gpu.groups.group import Group
 
+CPU = torch.device("cpu")
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64)
 }
@@ -40,12 +41,13 @@ EVERY_CALL = [
 ]
 
 
-def make_calls(group: Group, calls: list[Call]) -> list[str]:
-    """Make them, and look at what comes. Returns a digest of each that has to be the same on every rank."""
-    return [_digest(_make(group, call)) for call in calls]
+def make_calls(group: Group, calls: list[Call], device: torch.device = CPU) -> list[str]:
+    """Make them with tensors on this device, and look at what comes. Returns a digest of each that has to be the same
+    on every rank."""
+    return [_digest(_make(group, call, device)) for call in calls]
 
 
-def given(call: Call, index: int) -> torch.Tensor:
+def given(call: Call, index: int, device: torch.device = CPU) -> torch.Tensor:
     """What the rank at this place gives."""
     generator = torch.Generator().manual_seed(call.seed * 64 + index)
     dtype = DTYPES[call.dtype]
@@ -54,16 +56,17 @@ def given(call: Call, index: int) -> torch.Tensor:
         x = torch.randn(shape, generator=generator).to(dtype)
     else:
         x = torch.randint(-(2**40), 2**40, shape, generator=generator)
+    x = x.to(device)
     return x[..., ::2] if call.is_strided else x
 
 
-def _make(group: Group, call: Call) -> torch.Tensor | None:
-    parts = [given(call, index) for index in range(group.size)]
+def _make(group: Group, call: Call, device: torch.device) -> torch.Tensor | None:
+    parts = [given(call, index, device) for index in range(group.size)]
     mine = parts[group.index]
     match call.kind:
         case "all_reduce":
             total = group.all_reduce(mine)
-            _look_at_sum(total, [given(call, index) for index in range(group.size)])
+            _look_at_sum(total, [given(call, index, device) for index in range(group.size)])
             return total
         case "all_gather":
             whole = group.all_gather(mine, call.dim)
@@ -72,7 +75,7 @@ def _make(group: Group, call: Call) -> torch.Tensor | None:
         case "broadcast":
             source = call.source % group.size
             assert group.broadcast(mine, source) is mine
-            assert torch.equal(mine, given(call, source))
+            assert torch.equal(mine, given(call, source, device))
             return mine
         case "pass_on" | "pass_back":
             step = 1 if call.kind == "pass_on" else -1
@@ -101,5 +104,5 @@ def _look_at_sum(total: torch.Tensor, parts: list[torch.Tensor]) -> None:
 def _digest(result: torch.Tensor | None) -> str:
     if result is None:
         return ""
-    whole = torch.empty(result.numel(), dtype=result.dtype).copy_(result.reshape(-1))
+    whole = torch.empty(result.numel(), dtype=result.dtype).copy_(result.reshape(-1))  # in the host's memory
     return hashlib.sha256(whole.view(torch.uint8).numpy().tobytes()).hexdigest()[:12]

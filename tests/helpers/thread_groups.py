@@ -21,20 +21,47 @@ SECONDS = 20.0
 
 
 @final
+class Round:
+    """One call that all make."""
+
+    def __init__(self, size: int) -> None:
+        self.given: list[torch.Tensor] = [torch.empty(0)] * size
+        self.missing = size
+
+
+@final
 class Meeting:
     """What the threads of one group have in common. `ranks` are their places in the world."""
 
     def __init__(self, ranks: list[int], seconds: float = SECONDS) -> None:
         self.ranks = ranks
         self.seconds = seconds
-        self.given: list[torch.Tensor] = [torch.empty(0)] * len(ranks)
-        self.barrier = threading.Barrier(len(ranks), timeout=seconds)
+        self._round = Round(len(ranks))
+        self._changed = threading.Condition()
+        self._is_over = False
         pairs = [(source, to) for source in range(len(ranks)) for to in range(len(ranks))]
         self.sent: dict[tuple[int, int], queue.Queue[torch.Tensor | None]] = {pair: queue.Queue() for pair in pairs}
 
+    def exchange(self, index: int, x: torch.Tensor) -> list[torch.Tensor] | None:
+        """What all gave, in order, not to be written to; None if one does not come. What all have given, each gets,
+        whoever has left meanwhile."""
+        with self._changed:
+            here = self._round
+            here.given[index] = x
+            here.missing -= 1
+            if here.missing == 0:
+                self._round = Round(len(self.ranks))
+                self._changed.notify_all()
+            elif not self._changed.wait_for(lambda: here.missing == 0 or self._is_over, self.seconds):
+                self._is_over = True
+                self._changed.notify_all()
+            return here.given if here.missing == 0 else None
+
     def leave(self) -> None:
         """Nobody waits any longer: a rank has failed."""
-        self.barrier.abort()
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
         for messages in self.sent.values():
             messages.put(None)
 
@@ -79,14 +106,9 @@ class ThreadGroup:
 
     def _exchange(self, x: torch.Tensor, what: str) -> list[torch.Tensor]:
         """Copies of what all gave, in order."""
-        meeting = self._meeting
-        try:
-            meeting.given[self.index] = x.clone()
-            meeting.barrier.wait()
-            given = list(meeting.given)
-            meeting.barrier.wait()
-        except threading.BrokenBarrierError:
-            raise RankLostError(None, f"has not come within {meeting.seconds:g} s", what) from None
+        given = self._meeting.exchange(self.index, x.clone())
+        if given is None:
+            raise RankLostError(None, f"has not come within {self._meeting.seconds:g} s", what)
         assert all(one.shape == x.shape and one.dtype == x.dtype for one in given), f"shapes or types differ in {what}"
         return given
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
 from protocol.curve import judge, split_address, with_key
 from protocol.engine_stats import EngineStats
-from protocol.links import Links, UnprotectedLinkError, make_curve_keys, open_links
+from protocol.links import Links, UnprotectedLinkError, derive_curve_keys, make_curve_keys, open_links
 from protocol.messages import AbortRequest, EngineHeartbeat
 
 ANYWHERE = "tcp://127.0.0.1:0"
@@ -208,3 +208,29 @@ async def test_with_nobody_at_the_door_nobody_comes_in():
         assert await is_silent(inbox)
     server.close()
     context.term()
+
+
+def test_who_knows_a_secret_knows_the_keys_that_come_of_it_and_nobody_else_does():
+    leading = derive_curve_keys(b"s" * 32, "host 0", ["another host"])
+    other = derive_curve_keys(b"s" * 32, "another host", ["host 0"])
+    assert leading == derive_curve_keys(b"s" * 32, "host 0", ["another host"])
+    assert (leading.admitted, other.admitted) == ([other.public_key], [leading.public_key])
+    assert len({leading.secret_key, leading.public_key, other.secret_key, other.public_key}) == 4
+    stranger = derive_curve_keys(b"t" * 32, "another host", ["host 0"])
+    assert stranger.public_key not in leading.admitted
+
+
+async def test_keys_of_one_secret_open_a_link_and_those_of_another_do_not():
+    leading = derive_curve_keys(b"s" * 32, "host 0", ["another host"])
+    with (
+        open_links(leading) as links,
+        open_links(derive_curve_keys(b"s" * 32, "another host")) as others,
+        open_links(derive_curve_keys(b"t" * 32, "another host")) as strangers,
+    ):
+        inbox = links.pull(ANYWHERE, ENGINE_INPUT)
+        strangers.push(inbox.address, ENGINE_INPUT).send_nowait(a_message(1))
+        others.push(inbox.address, ENGINE_INPUT).send_nowait(a_message(2))
+        with trio.fail_after(5):
+            assert await inbox.receive() == a_message(2)
+        with pytest.raises(trio.WouldBlock):
+            inbox.receive_nowait()

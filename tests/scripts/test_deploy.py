@@ -46,6 +46,11 @@ class Pod:
         (container,) = self.template["spec"]["containers"]
         return container
 
+    @property
+    def waits(self) -> int:
+        """Seconds from when it is to leave to SIGTERM."""
+        return self.container["lifecycle"]["preStop"]["sleep"]["seconds"]
+
     def settings(self, monkeypatch: pytest.MonkeyPatch) -> Settings:
         """As `trillm serve` would have them here. Fails for a flag or a variable that sets nothing."""
         settings = {f"TRILLM_{field.name.upper()}" for field in attrs.fields(Settings)}
@@ -106,11 +111,36 @@ def test_what_no_schema_knows_is_refused():
 @pytest.mark.parametrize("pod", PODS)
 def test_the_flags_exist_and_leave_time_to_finish_answers(pod, monkeypatch):
     settings = pod.settings(monkeypatch)
-    spec, lifecycle = pod.template["spec"], pod.container.get("lifecycle", {})
-    waits = lifecycle["preStop"]["sleep"]["seconds"] if lifecycle else 0
-    serves = any(port["name"] == "http" for port in pod.container.get("ports", []))
-    answering = settings.shutdown_timeout if serves else 0
-    assert spec["terminationGracePeriodSeconds"] >= waits + answering + STOP_SECONDS
+    answering = 0 if settings.headless else settings.shutdown_timeout
+    assert pod.template["spec"]["terminationGracePeriodSeconds"] >= pod.waits + answering + STOP_SECONDS
+
+
+def test_the_hosts_of_one_engine_agree_and_stay_until_the_last_answer(monkeypatch):
+    (document,) = (one for one in DOCUMENTS["multi-host.yaml"] if one["kind"] == "LeaderWorkerSet")
+    leader, worker = (pod for pod in pods() if pod.name.startswith("multi-host"))
+    leading, following = leader.settings(monkeypatch), worker.settings(monkeypatch)
+    assert (leading.node_rank, following.node_rank) == (0, 1)
+    assert (leading.headless, following.headless) == (False, True)
+    own = ("node_rank", "headless", "host", "port", "shutdown_timeout")
+    assert attrs.evolve(leading, **{name: attrs.asdict(following)[name] for name in own}) == following
+    parts = document["spec"]["leaderWorkerTemplate"]
+    assert parts["size"] == leading.nnodes == int(INJECTED["LWS_GROUP_SIZE"])
+    for pod in (leader, worker):
+        assert int(pod.container["resources"]["limits"]["nvidia.com/gpu"]) * parts["size"] == leading.parallel.world
+    assert worker.waits >= leader.waits + leading.shutdown_timeout
+    keys = [volume["secret"]["items"] for volume in worker.template["spec"]["volumes"] if "secret" in volume]
+    (mount,) = (mount["mountPath"] for mount in worker.container["volumeMounts"] if mount["name"] == "keys")
+    assert [Path(mount) / item["path"] for items in keys for item in items] == [following.node_key_file]
+
+
+def test_what_has_no_password_is_closed_to_all_but_these_pods():
+    (policy,) = (one for one in DOCUMENTS["multi-host.yaml"] if one["kind"] == "NetworkPolicy")
+    labels = [pod.template["metadata"]["labels"] for pod in pods() if pod.name.startswith("multi-host")]
+    wanted = policy["spec"]["podSelector"]["matchLabels"].items()
+    assert all(wanted <= one.items() for one in labels)
+    among, outside = policy["spec"]["ingress"]
+    assert among == {"from": [{"podSelector": policy["spec"]["podSelector"]}]}
+    assert outside == {"ports": [{"protocol": "TCP", "port": "http"}]}
 
 
 @pytest.mark.parametrize("pod", PODS)
@@ -139,6 +169,13 @@ def test_what_is_mounted_is_there_and_everything_else_is_only_read(pod):
     assert set(mounts.values()) == volumes
     assert pod.container["securityContext"]["readOnlyRootFilesystem"]
     assert {"/cache", "/tmp"} <= mounts.keys()
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_no_service_is_taken_for_a_setting(pod):
+    """Kubernetes tells of the service `trillm` by TRILLM_PORT=tcp://…, unless it is asked not to."""
+    assert pod.template["spec"]["enableServiceLinks"] is False
+    assert "TRILLM_PORT" in {f"TRILLM_{field.name.upper()}" for field in attrs.fields(Settings)}
 
 
 def test_services_find_pods_that_listen_and_the_monitor_finds_all_services():

@@ -1,0 +1,103 @@
+"""--nnodes: what the actors need to know of the other hosts, from settings, files and torchrun's environment.
+
+Used by app/settings.py for the host that leads, and by app/headless.py on the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from actors.handles import FollowingSpec, HostsSpec
+from protocol.errors import BadRequestError, CheckpointError
+from protocol.links import derive_curve_keys
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+
+LEADING = "host 0"
+FOLLOWING = "another host"
+MIN_KEY_BYTES = 32
+MAX_KEY_BYTES = 4096
+
+
+def leading_host(settings: Settings, checkpoint: Path) -> HostsSpec | None:
+    """None: there is one host. Raises BadRequestError and CheckpointError for files that cannot be used."""
+    if settings.nnodes == 1:
+        return None
+    return HostsSpec(
+        num_hosts=settings.nnodes,
+        host=settings.master_addr,
+        port=settings.master_port,
+        curve=derive_curve_keys(read_key(settings.node_key_file), LEADING, [FOLLOWING]),
+        model=digest_of(checkpoint),
+    )
+
+
+def following_host(settings: Settings, checkpoint: Path) -> FollowingSpec:
+    """Raises as `leading_host`."""
+    key = read_key(settings.node_key_file)
+    return FollowingSpec(
+        number=settings.node_rank,
+        num_hosts=settings.nnodes,
+        host=settings.master_addr,
+        port=settings.master_port,
+        leading_key=derive_curve_keys(key, LEADING).public_key,
+        curve=derive_curve_keys(key, FOLLOWING, [LEADING]),
+        model=digest_of(checkpoint),
+        checkpoint=str(checkpoint),
+        cache_directory=str(settings.cache_directory),
+        threads=settings.threads,
+    )
+
+
+def read_key(path: Path | None) -> bytes:
+    """What all hosts were given, without white space around it."""
+    assert path is not None, "app/settings.py asks for it"
+    try:
+        with path.open("rb") as file:
+            key = file.read(MAX_KEY_BYTES + 1).strip()
+    except OSError as error:
+        raise BadRequestError(f"--node-key-file {path} cannot be read: {error.strerror}") from error
+    if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
+        raise BadRequestError(
+            f"--node-key-file {path} has {len(key)} bytes, and must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES} "
+            "that nobody can guess: `openssl rand -hex 32` makes some"
+        )
+    return key
+
+
+def digest_of(checkpoint: Path) -> str:
+    """Of what says how the model is made: ranks that disagree about it would compute nonsense."""
+    try:
+        return hashlib.sha256((checkpoint / "config.json").read_bytes()).hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{checkpoint}/config.json cannot be read: {error.strerror}") from error
+
+
+@attrs.frozen
+class Torchrun:
+    """What torchrun says of the hosts, of which it has started this process on one."""
+
+    nnodes: int
+    node_rank: int
+    master_addr: str
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Torchrun | None:
+        """None if it has not started us. Raises BadRequestError."""
+        if "TORCHELASTIC_RUN_ID" not in environ:
+            return None
+        if (here := environ.get("LOCAL_WORLD_SIZE")) != "1":
+            raise BadRequestError(
+                f"torchrun has started {here or 'no'} processes on this host: give it --nproc-per-node 1, "
+                "since a host's server starts the ranks of that host"
+            )
+        try:
+            return cls(int(environ["WORLD_SIZE"]), int(environ["RANK"]), environ["MASTER_ADDR"])
+        except (KeyError, ValueError) as error:
+            raise BadRequestError(f"torchrun's environment cannot be read: {error!r}") from error

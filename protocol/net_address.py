@@ -1,0 +1,27 @@
+"""Addresses on a network of hosts: how they are written, and which of ours another host would see.
+
+Used by actors/hosts, which binds there, and by gpu/groups, which has gloo listen there.
+"""
+
+from __future__ import annotations
+
+import socket
+
+
+def netloc(host: str, port: int | str) -> str:
+    """HOST:PORT, as it stands in URLs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def resolve(host: str, port: int) -> str:
+    """The first address of this name, now. Raises OSError."""
+    return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+
+
+def address_towards(host: str, port: int) -> str:
+    """Ours, as that host would see it. Raises OSError where there is no way to it."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as asked:
+        asked.connect(address)  # which sends nothing
+        own: str = asked.getsockname()[0]
+    return own.partition("%")[0]
