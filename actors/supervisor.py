@@ -145,10 +145,18 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keep every actor alive until cancelled."""
+        if self._others is None:
+            return await self._keep_all()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._others.run)
+            try:
+                await self._keep_all()
+            finally:
+                self._others.stop()
+
+    async def _keep_all(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._desk.run)
-            if self._others is not None:
-                nursery.start_soon(self._others.run)
             if self.servers is None:
                 nursery.start_soon(self._keep_alive, self._records["output-0"], self._output_incarnation)
             else:

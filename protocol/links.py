@@ -328,8 +328,8 @@ class Links:
         except zmq.ZMQError as error:
             raw.close(linger=0)
             raise OSError(error.errno, f"{address}: {error.strerror}") from error
-        except OSError:
-            raw.close(linger=0)
+        except BaseException:
+            raw.close(linger=0)  # whatever it is: the end of the context waits without end for a socket that is open
             raise
         return _Socket(raw, address, self._open)
 

@@ -96,14 +96,19 @@ class OtherHosts:
         life = secrets.token_hex(8)
         self._hosts = [OtherHost(number, life) for number in range(1, spec.num_hosts)]
         self._news = trio.Event()
+        self._scope = trio.CancelScope(shield=True)
         address = f"tcp://{netloc(resolve(spec.host, spec.port), spec.port)}"
         self._reports: ReceiveLink[HostReport] = links.pull(address, HOST_REPORT)
 
     async def run(self) -> None:
-        with contextlib.closing(self._reports):
+        """Until `stop`, also when all around is cancelled: hosts are told last of all that their ranks are to end."""
+        with contextlib.closing(self._reports), self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._hear)
                 nursery.start_soon(self._tell)
+
+    def stop(self) -> None:
+        self._scope.cancel()
 
     async def until_all_there(self) -> None:
         """Before that a start would be in vain."""

@@ -57,7 +57,7 @@ async def open_hosts(
         open_process(network.command(0, command(checkpoint, key, 0, *flags))) as leading,
         open_process(network.command(1, command(checkpoint, key, 1, *flags))) as other,
     ):
-        leading.url, leading.uds = "http://localhost", key.parent / "socket"
+        leading.url, leading.uds, leading.patience = "http://localhost", key.parent / "socket", 50.0
         await leading.until_said(READY)
         yield leading, other
 
@@ -131,3 +131,28 @@ async def test_a_host_with_another_model_is_refused_and_one_that_fits_has_no_ran
                 await wait_until_gone(rank)
             other.signal(signal.SIGTERM)
             assert await other.wait() == 0
+
+
+async def test_torchrun_starts_one_server_on_each_host_and_the_first_one_serves(checkpoint, network, key):
+    address = Network.address(0)
+    where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", address, "--master-port", "29500"]
+    serve = ["-m", "app.cli", "serve", str(checkpoint), "--node-key-file", str(key), *DUMMY, "-tp", "2"]
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), *where, "--node-rank"]
+    path = key.parent / "socket"
+    async with (
+        open_process(network.command(0, [*torchrun, "0", *serve, "--uds", str(path)])) as leading,
+        open_process(network.command(1, [*torchrun, "1", *serve])) as other,
+    ):
+        try:
+            await leading.until_said(READY)
+            await other.until_said(re.compile("host 1 of 2 joins host 0 at 10.77.0.1:29501"))
+            leading.url, leading.uds = "http://localhost", path
+            async with leading.client() as http:
+                reply = await http.post("/v1/completions", json={"prompt": "a", "max_tokens": 3})
+            assert reply.json()["usage"]["completion_tokens"] == 3
+        finally:
+            for server in (leading, other):
+                server.signal(signal.SIGTERM)  # killed, it would leave its server behind
+            with trio.move_on_after(15, shield=True):
+                await leading.wait()
+                await other.wait()

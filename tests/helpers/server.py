@@ -34,6 +34,8 @@ class Server:
     url: str = ""
     uds: Path | None = None
     """The Unix socket that it listens on, if it does."""
+    patience: float = 30.0
+    """Seconds that a client waits for anything to come."""
     news: trio.Event = attrs.field(factory=trio.Event)
     silent: trio.Event = attrs.field(factory=trio.Event)
 
@@ -81,7 +83,7 @@ class Server:
     def client(self, **options: object) -> httpx.AsyncClient:
         if self.uds is not None:
             options["transport"] = httpx.AsyncHTTPTransport(uds=str(self.uds))
-        return httpx.AsyncClient(base_url=self.url, timeout=30, **options)
+        return httpx.AsyncClient(base_url=self.url, timeout=self.patience, **options)
 
     async def gauge(self, name: str) -> float:
         """A value that /metrics tells, by its name without the prefix."""

@@ -166,6 +166,11 @@ async def test_a_second_receiver_is_refused(links, address):
         nursery.cancel_scope.cancel()
 
 
+def test_an_address_that_cannot_be_spelt_is_refused_and_the_end_of_the_links_waits_for_nothing(tmp_path):
+    with open_links() as links, pytest.raises(UnicodeEncodeError):  # as paths are that are not in the locale's encoding
+        links.pull(f"ipc://{tmp_path}/\udcfc", ENGINE_INPUT)
+
+
 async def test_sending_before_the_receiver_is_there_is_no_loss_and_after_closing_an_error(links, address):
     sender = links.push(address, ENGINE_INPUT)
     sender.send_nowait(a_message(1))

@@ -93,8 +93,10 @@ async def open_stage() -> AsyncIterator[Stage]:
     hosts = OtherHosts(HostsSpec(2, "127.0.0.1", 1, KEYS, "model"), links)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(hosts.run)
-        yield Stage(hosts, links)
-        nursery.cancel_scope.cancel()
+        try:
+            yield Stage(hosts, links)
+        finally:
+            hosts.stop()
 
 
 @asynccontextmanager
@@ -215,6 +217,23 @@ async def test_it_is_not_waited_for_long_that_a_host_lets_go_of_a_rank(autojump_
             began = trio.current_time()
             nursery.start_soon(stage.says)
         assert trio.current_time() - began < 1
+
+
+async def test_who_is_cancelled_lets_its_hosts_know_first(autojump_clock):
+    async with open_stage() as stage:
+        await stage.says()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_a_rank, stage)
+            await wait_all_tasks_blocked()
+            assert stage.told().ranks
+            await stage.says(told_of())
+            nursery.cancel_scope.cancel()
+        assert stage.told().ranks == []
+
+
+async def keep_a_rank(stage: Stage) -> None:
+    async with open_rank(stage):
+        await trio.sleep_forever()
 
 
 @pytest.mark.parametrize(
