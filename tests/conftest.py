@@ -19,7 +19,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_dummy_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
-REAL_SECONDS = 60
+REAL_SECONDS = 120
 """What a test with real processes or sockets may take before it counts as hung."""
 
 
