@@ -278,7 +278,7 @@ class ApiServersView(Protocol):
     """Why the service cannot go on."""
     failed: trio.Event
     admitted: trio.Event
-    """One of them takes requests, or has."""
+    """All of them have taken requests, at the same time: a connection may come to any of them."""
 
     def actors(self) -> list[ActorState]:
         """Every actor, in a fixed order."""

@@ -92,7 +92,7 @@ async def leave_after_failure(servers: ApiServersView, scope: trio.CancelScope) 
 
 
 async def announce(servers: ApiServersView, num_servers: int, name: str, url: str, began: float) -> None:
-    """Once one takes requests; the others are about to."""
+    """Once all of them take requests."""
     await servers.admitted.wait()
     seconds = trio.current_time() - began
     logger.info("ready in %.1f s: %s at %s, with %s API servers", seconds, name, url, num_servers)

@@ -5,8 +5,9 @@ Text that comes from a client stays text (see app/control_tokens.py). Used by th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jinja2
 import trio
@@ -18,15 +19,18 @@ from app.tokenizer import Tokenizer
 from protocol.errors import BadRequestError, CheckpointError
 
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
-INLINE_BYTES = 20_000
+_INLINE_BYTES = 20_000
 """Conversations up to this size are rendered on the spot; bigger ones in a worker thread."""
 _NO_PYTHON = (SyntaxError, RecursionError, ValueError, MemoryError, AssertionError)
 """Jinja makes Python of a template, which may be nested too deep, or have a `break` or a number that is none there."""
 _NO_TEXT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError)
 
 
-class Template(Protocol):
-    """What makes the prompt of a conversation."""
+class Template(ABC):
+    """What makes the prompt of a conversation. Immutable after construction, so that worker threads may share it."""
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(2)
 
     async def encode(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
         """The prompt's token ids.
@@ -34,14 +38,22 @@ class Template(Protocol):
         Raises BadRequestError with the template's own message, and for a text that can never fit into `max_model_len`
         tokens; one that merely is too long is found later.
         """
-        ...
+        encode = partial(self.encode_sync, conversation, tokenizer, max_model_len)
+        if conversation.num_bytes() <= _INLINE_BYTES:
+            return encode()
+        return await trio.to_thread.run_sync(encode, limiter=self._limiter)
+
+    @abstractmethod
+    def encode_sync(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
+        """`encode` on the spot, however big the conversation is."""
 
 
-class ChatTemplate:
-    """The checkpoint's, in Jinja. Immutable after construction, so that worker threads may share it."""
+class ChatTemplate(Template):
+    """The checkpoint's, in Jinja."""
 
     def __init__(self, source: str, special_tokens: dict[str, str] | None = None) -> None:
         """`special_tokens` are the template's variables bos_token, eos_token, … Raises CheckpointError."""
+        super().__init__()
         try:
             self._template = template_environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
@@ -49,13 +61,6 @@ class ChatTemplate:
         except _NO_PYTHON as error:
             raise CheckpointError(f"the chat template cannot be compiled: {error or type(error).__name__}") from error
         self._special_tokens = special_tokens or {}
-        self._limiter = trio.CapacityLimiter(2)
-
-    async def encode(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
-        encode = partial(self.encode_sync, conversation, tokenizer, max_model_len)
-        if conversation.num_bytes() <= INLINE_BYTES:
-            return encode()
-        return await trio.to_thread.run_sync(encode, limiter=self._limiter)
 
     def encode_sync(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
         conversation.check_num_values()

@@ -91,12 +91,13 @@ class TorchRunner:
         process leads, by default as the spec says. Raises CheckpointError if it cannot be served, StartError if the
         device or the data type is not to be had here, RankLostError if a rank is not there."""
         take_card(spec, 0)
-        kept = ExitStack()
-        load: Load = load_models
-        if spec.parallel.world > 1:
-            load = kept.enter_context(leading or open_lead(spec)).load_models
-        with torch.inference_mode():
-            model, size, draft_model = load(spec, report, None, offer)
+        with ExitStack() as entered:
+            load: Load = load_models
+            if spec.parallel.world > 1:
+                load = entered.enter_context(leading or open_lead(spec)).load_models
+            with torch.inference_mode():
+                model, size, draft_model = load(spec, report, None, offer)
+            kept = entered.pop_all()
         report(1.0)
         facts = EngineFacts(
             max_model_len=size.max_model_len,

@@ -191,8 +191,8 @@ class ApiServers:
 
     def _take_in(self, server: ApiServer, message: HouseInput) -> None:
         match message:
-            case ServerIs(is_admitted=is_admitted):
-                if is_admitted:
+            case ServerIs():
+                if all(standing is not None and standing.is_admitted for standing in self.standings()):
                     self.admitted.set()
             case Share():
                 self._share(server, message)

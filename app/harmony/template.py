@@ -6,10 +6,8 @@ Text of clients stays text: the library makes control tokens of nothing but what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import groupby
 
-import trio
 from openai_harmony import Conversation as Rendered
 from openai_harmony import HarmonyEncoding, HarmonyError, Message, RenderConversationConfig, Role
 
@@ -17,7 +15,7 @@ from app.conversation import Conversation
 from app.harmony.hidden_texts import HiddenTexts
 from app.harmony.messages import MessageWriter
 from app.harmony.vocabulary import NUM_TOKENS
-from app.render import INLINE_BYTES
+from app.render import Template
 from app.template_environment import strftime_now
 from app.tokenizer import Tokenizer
 from protocol.errors import BadRequestError
@@ -30,21 +28,14 @@ def _today() -> str:
     return strftime_now("%Y-%m-%d")
 
 
-class HarmonyTemplate:
-    """Immutable, so that worker threads may share it. A Template (app/render.py)."""
+class HarmonyTemplate(Template):
+    """gpt-oss's, without Jinja."""
 
     def __init__(self, encoding: HarmonyEncoding, today: Callable[[], str] = _today) -> None:
         """`today`: the date that the model is told."""
+        super().__init__()
         self._encoding = encoding
         self._today = today
-        self._limiter = trio.CapacityLimiter(2)
-
-    async def encode(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
-        """As ChatTemplate.encode."""
-        encode = partial(self.encode_sync, conversation, tokenizer, max_model_len)
-        if conversation.num_bytes() <= INLINE_BYTES:
-            return encode()
-        return await trio.to_thread.run_sync(encode, limiter=self._limiter)
 
     def encode_sync(self, conversation: Conversation, tokenizer: Tokenizer, max_model_len: int) -> list[int]:
         conversation.check_num_values()

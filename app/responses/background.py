@@ -20,7 +20,7 @@ from app.responses.feed import Feed
 from app.responses.store import ResponseStore
 from app.responses.stored import UNDER_WAY
 from app.schemas.responses import InputItem, ResponseError
-from protocol.errors import TrillmError, UnavailableError
+from protocol.errors import StartError, TrillmError, UnavailableError
 
 logger = logging.getLogger("trillm.responses")
 
@@ -59,17 +59,24 @@ class BackgroundResponses:
         self._idle = trio.Event()
 
     async def run(self) -> None:
-        """Owns them until it is cancelled, which ends what is left. Raises StartError, see `ResponseStore.open`."""
+        """Owns them until it is cancelled, which ends what is left. Those of clients who come before the store is open
+        wait for it, as all do that a store is asked. Raises StartError, see `ResponseStore.open`."""
         if self.store is None:
             return
-        await self.store.open()
+        failure: StartError | None = None
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
+                await self.store.open()
                 await trio.sleep_forever()
+            except StartError as error:
+                failure = error
+                nursery.cancel_scope.cancel()
             finally:
                 self._nursery = None
                 self.end_all("The server is shutting down")
+        if failure is not None:
+            raise failure
 
     async def start(
         self,

@@ -17,21 +17,13 @@ from protocol.links import make_curve_keys, open_links
 from protocol.messages import VERSION, EngineCoreOutputs, EngineCoreRequest, Welcome
 from protocol.sampling import SamplingParams
 from protocol.spec import EngineSpec, Fault, LoadFormat, Ready, Start
+from tests.helpers.ports import lasting_ports
 
 pytestmark = pytest.mark.process
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now."""
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in taken]
-    for one in taken:
-        one.close()
-    return ports
-
-
 def an_engine(checkpoint: Path, **fields: object) -> EngineSpec:
-    requests, outputs = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+    requests, outputs = (f"tcp://127.0.0.1:{port}" for port in lasting_ports(2))
     spec = EngineSpec(EngineIndex(0), Epoch(1), requests, {FIRST_CLIENT: outputs}, str(checkpoint), LoadFormat.DUMMY)
     return msgspec.structs.replace(spec, **fields)
 

@@ -105,6 +105,16 @@ async def test_each_is_told_of_engines_with_its_own_address():
             ]
 
 
+async def test_requests_are_taken_once_all_do():
+    async with open_servers() as kept:
+        for index in (0, 2):
+            kept.say(index, api.ServerIs(True, "", "", 0, 0, 0, True))
+        kept.say(1, api.ServerIs(False, "starting", "", 0, 0, 0, False))
+        assert not kept.servers.admitted.is_set()
+        kept.say(1, api.ServerIs(True, "", "", 0, 0, 0, True))
+        assert kept.servers.admitted.is_set()
+
+
 async def test_a_change_reaches_all_in_one_order_and_is_answered_when_the_others_have_it(autojump_clock):
     async with open_servers() as kept:
         kept.say(0, api.Share(5, "adapter a", b"zero"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import pytest
 import trio
@@ -24,6 +25,8 @@ from app.routes.stored_responses import CANCEL_SECONDS
 from protocol.errors import RequestFailedError, UnavailableError
 from tests.helpers.stored_responses import Disk, make_feed, make_store, question, tell
 
+T = TypeVar("T")
+
 
 @asynccontextmanager
 async def running(store: ResponseStore) -> AsyncIterator[BackgroundResponses]:
@@ -40,6 +43,17 @@ async def read(replay: Replay) -> list[LoggedEvent]:
     while events := await replay.next():
         told += events
     return told
+
+
+class SlowToOpen(Disk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_there = trio.Event()
+
+    async def __call__(self, function: Callable[[], T], /) -> T:
+        result = await super().__call__(function)
+        await self.is_there.wait()
+        return result
 
 
 class Work:
@@ -76,6 +90,19 @@ def types(events: list[LoggedEvent]) -> list[str]:
 
 
 MESSAGE = ["output_item.added", "output_item.done"]
+
+
+async def test_one_that_comes_while_the_store_is_being_opened_waits_for_it() -> None:
+    disk = SlowToOpen()
+    store = make_store(disk=disk)
+    async with running(store) as background, trio.open_nursery() as nursery:
+        nursery.start_soon(started, background)
+        await wait_all_tasks_blocked()
+        assert disk.num_calls == 1
+        disk.is_there.set()
+        await wait_all_tasks_blocked()
+        assert (await store.get("resp_1")).status == "in_progress"
+        background.cancel("resp_1")
 
 
 async def test_it_runs_to_its_end_and_is_then_read_from_the_store() -> None:

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import contextlib
 import gzip
 import itertools
 import json
-import random
-import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -27,6 +24,7 @@ from app.tools.sessions import ToolSessions
 from app.tools.tool_error import ToolError
 from tests.app.tools.conftest import STDIO
 from tests.helpers.loopback import serve_on_loopback
+from tests.helpers.ports import lasting_ports
 from tests.helpers.tool_server import BIG, Seen, tool_server
 
 pytestmark = [
@@ -127,19 +125,10 @@ async def test_progress_is_told_while_a_tool_runs(serve, sessions):
     assert told == [(1, 2, "step 1"), (2, 2, "step 2")]
 
 
-def lasting_port() -> int:
-    """One that is free, and that the system gives to nobody else between two servers that are to have it."""
-    while True:
-        port = random.randrange(16_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket() as free:
-            free.bind(("127.0.0.1", port))
-            return port
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_a_server_that_dies_in_a_call_is_an_error_and_is_found_again(transport, sessions, processes):
-    port = lasting_port()
+    [port] = lasting_ports(1)
     address = read_url(f"http://127.0.0.1:{port}/{'sse' if transport == 'sse' else 'mcp'}")
     command = [sys.executable, "-m", "tests.helpers.tool_server", *(["sse"] if transport == "sse" else []), str(port)]
 
