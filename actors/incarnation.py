@@ -66,9 +66,10 @@ async def log_stack(record: Record, process: Running, wrong: str) -> None:
 
 
 async def _watch(record: Record, process: Running) -> None:
-    """A process that hangs is no better than a dead one, which we know what to do with."""
+    """A process that hangs is no better than a dead one, which we know what to do with. It is not blamed for its host's
+    silence, which whoever hears of hosts ends."""
     while True:
-        if wrong := record.tick():
+        if not process.is_cut_off() and (wrong := record.tick()):
             record.fault, record.has_hung = wrong, True
             await log_stack(record, process, wrong)
             return process.kill()

@@ -110,6 +110,9 @@ class ChildProcess:
     def is_alive(self) -> bool:
         return self._popen.poll() is None
 
+    def is_cut_off(self) -> bool:
+        return False
+
     def ask_for_stacks(self) -> bool:
         """Have it write the Python stacks of its threads to stderr; False if it is stopped or gone."""
         if not self.is_running():

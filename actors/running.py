@@ -32,6 +32,9 @@ class Running(Protocol):
 
     def is_alive(self) -> bool: ...
 
+    def is_cut_off(self) -> bool:
+        """Whether nothing can be heard of it now, however it is."""
+
     def ask_for_stacks(self) -> bool:
         """Have it write to its log where its threads are; False if it cannot."""
 

@@ -97,6 +97,9 @@ class RemoteRank:
     def is_alive(self) -> bool:
         return not self._ended.is_set()
 
+    def is_cut_off(self) -> bool:
+        return self._is_cut_off()
+
     def ask_for_stacks(self) -> bool:
         if self._ended.is_set() or self._is_cut_off():
             return False

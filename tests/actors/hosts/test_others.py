@@ -15,6 +15,8 @@ from trio.testing import wait_all_tasks_blocked
 from actors.handles import HostsSpec
 from actors.hosts.others import OtherHosts
 from actors.hosts.remote_rank import RemoteRank
+from actors.incarnation import open_incarnation
+from actors.record import Record
 from protocol.curve import CurveKeys
 from protocol.hosts import HostOrder, HostReport, RankReport
 from protocol.ids import EngineIndex, Epoch
@@ -168,6 +170,18 @@ async def test_a_host_that_is_cut_off_has_lost_its_ranks_which_is_not_their_faul
         assert scope.cancelled_caught
         await stage.says()  # it is back, and the same as before
         await stage.hosts.until_all_there()
+
+
+async def test_a_rank_is_not_blamed_for_what_nobody_can_hear(autojump_clock):
+    async with open_stage() as stage:
+        await stage.says()
+        opened, record = stage.hosts.open_rank(a_rank(1), "rank-0.1"), Record("rank-0.1")
+        async with open_incarnation(record, a_rank(1), opened) as facts:
+            with pytest.raises(trio.EndOfChannel):
+                await facts.receive()
+        assert record.last_end == "cut off with host 1"
+        assert record.ended_from_outside
+        assert (record.has_hung, record.fault) == (False, None)
 
 
 async def test_a_rank_that_is_killed_is_cut_off_where_nothing_is_heard_of_its_host(autojump_clock):
