@@ -38,6 +38,10 @@ from protocol.spec import (
     GrammarFacts,
     GrammarSpec,
     Heartbeat,
+    Kv,
+    KvEngine,
+    KvFacts,
+    KvSpec,
     OutputFacts,
     OutputSpec,
     RankFacts,
@@ -45,6 +49,7 @@ from protocol.spec import (
     Ready,
     StandbySpec,
     Start,
+    Stop,
     ToChild,
     Weights,
     WeightsFacts,
@@ -101,9 +106,13 @@ class Control:
         """What a grammar checker is asked; the other actors hear over links."""
         self._offer, self.weights = trio.open_memory_channel[Weights](math.inf)
         """What an engine is told of the weights actor: as often as that one is started."""
+        self._tell_of_kv, self.kv = trio.open_memory_channel[Kv](math.inf)
+        """What an engine or a rank is told of its connector."""
+        self._tell_of_engine, self.engines = trio.open_memory_channel[KvEngine](math.inf)
+        """What a connector is told of its engine."""
 
     async def ready(
-        self, facts: EngineFacts | RankFacts | OutputFacts | ApiFacts | GrammarFacts | WeightsFacts
+        self, facts: EngineFacts | RankFacts | OutputFacts | ApiFacts | GrammarFacts | WeightsFacts | KvFacts
     ) -> None:
         gc.freeze()  # all that was loaded stays: the collector need not look at it again
         gc.enable()
@@ -123,11 +132,18 @@ class Control:
     async def wait_for_stop(self) -> None:
         """Or for the parent's end; hands on what else comes in the meantime."""
         try:
-            while isinstance(message := await self._reader.receive(), CheckGrammar | Weights):
-                if isinstance(message, CheckGrammar):
-                    await self._ask.send(message)
-                else:
-                    self._offer.send_nowait(message)
+            while not isinstance(message := await self._reader.receive(), Start | Stop):
+                match message:
+                    case CheckGrammar():
+                        await self._ask.send(message)
+                    case Weights():
+                        self._offer.send_nowait(message)
+                    case Kv():
+                        self._tell_of_kv.send_nowait(message)
+                    case KvEngine():
+                        self._tell_of_engine.send_nowait(message)
+                    case _:
+                        assert_never(message)
         except (trio.EndOfChannel, trio.BrokenResourceError):
             pass
 
@@ -241,6 +257,10 @@ async def run_one_of_ours(spec: ActorSpec, control: Control) -> None:
             from actors.weights.main import run_weights_process
 
             await run_weights_process(spec, control)
+        case KvSpec():
+            from actors.kv.main import run_kv_process
+
+            await run_kv_process(spec, control)
         case ApiSpec():
             raise AssertionError("an API server is the app's: app/api_process.py runs it")
         case StandbySpec():

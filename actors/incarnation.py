@@ -21,6 +21,7 @@ from protocol.spec import (
     GrammarChecked,
     GrammarFacts,
     Heartbeat,
+    KvFacts,
     OutputFacts,
     RankFacts,
     Ready,
@@ -33,7 +34,7 @@ END_SECONDS = 5.0
 STACK_SECONDS = 0.3
 """For a process that hangs to write down where."""
 
-Facts = EngineFacts | RankFacts | OutputFacts | ApiFacts | WeightsFacts
+Facts = EngineFacts | RankFacts | OutputFacts | ApiFacts | WeightsFacts | KvFacts
 
 logger = logging.getLogger("trillm.supervisor")
 

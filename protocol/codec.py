@@ -8,6 +8,7 @@ import msgspec
 
 from protocol.api import ApiInput, HouseInput
 from protocol.hosts import HostOrder, HostReport
+from protocol.kv import KvInput, KvOutput
 from protocol.messages import AppInput, EngineInput, EngineOutput, OutputInput
 from protocol.spec import FromChild, ToChild
 
@@ -60,6 +61,8 @@ OUTPUT_INPUT: Codec[OutputInput] = Codec(OutputInput)  # type: ignore[arg-type]
 APP_INPUT: Codec[AppInput] = Codec(AppInput)  # type: ignore[arg-type]
 API_INPUT: Codec[ApiInput] = Codec(ApiInput)  # type: ignore[arg-type]
 HOUSE_INPUT: Codec[HouseInput] = Codec(HouseInput)  # type: ignore[arg-type]
+KV_INPUT: Codec[KvInput] = Codec(KvInput)  # type: ignore[arg-type]
+KV_OUTPUT: Codec[KvOutput] = Codec(KvOutput)  # type: ignore[arg-type]
 HOST_REPORT: Codec[HostReport] = Codec(HostReport)
 HOST_ORDER: Codec[HostOrder] = Codec(HostOrder)
 FROM_CHILD: Codec[FromChild] = Codec(FromChild)  # type: ignore[arg-type]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from protocol.kv import KvCounts
+
 STEP_TOKENS_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Tokens of a step, by which steps are counted."""
 
@@ -32,3 +34,8 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Steps by the smallest of STEP_TOKENS_BOUNDS that is not below their tokens; one more, for what is above all."""
     spec_decode_accepted_by_position: list[int] = []
     """How often the first, the second, … guess of a row was right."""
+    kv: KvCounts | None = None
+    """What its connector counts, if it has one."""
+    external_cache_queries: int = 0
+    """Prompt tokens that its connector was asked for, and those that were loaded from there."""
+    external_cache_hits: int = 0

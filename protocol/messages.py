@@ -14,6 +14,7 @@ import msgspec
 
 from protocol.engine_stats import EngineStats
 from protocol.ids import ClientIndex, EngineIndex, Epoch, RequestId
+from protocol.kv import KvParams
 from protocol.lora import LoraRequest
 from protocol.operations import UtilityOperation, UtilityResult
 from protocol.pooling import PoolingParams
@@ -70,6 +71,8 @@ class EngineCoreRequest(
     pooling: PoolingParams | None = None
     """The prompt becomes one vector, and no token is sampled. Then max_tokens is 0, there is no continuation, and the
     prompt may be as long as max_model_len."""
+    kv: KvParams | None = None
+    """None: its KV neither comes from elsewhere nor goes anywhere."""
 
 
 class AbortRequest(
@@ -142,6 +145,9 @@ class EngineCoreOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Seconds of CLOCK_MONOTONIC at which it first had a place in a step; with the first and the last output."""
     num_preemptions: int = 0
     """Times that it lost its blocks to others so far."""
+    kv_ticket: bytes | None = None
+    """For whoever goes on with its KV: with the last output of a request that exports, or with the only one of a
+    request that is handed over, which says no more then. Empty if there is none to be had."""
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="WELCOME"):
@@ -245,6 +251,8 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """As the engine told it."""
     timeline: Timeline | None = None
     """With the first and the last delta, of a request that had a place in a step."""
+    kv_ticket: bytes | None = None
+    """As the engine told it."""
 
 
 class RequestOutputs(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="REQUEST_OUTPUTS"):

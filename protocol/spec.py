@@ -11,6 +11,7 @@ import msgspec
 
 from protocol.curve import CurveKeys
 from protocol.ids import ClientIndex, EngineIndex, Epoch
+from protocol.kv import KvLayout, KvWindow
 from protocol.parallel import ParallelSpec
 from protocol.sampling import Grammar, GrammarSource
 from protocol.tensors import FileTensor
@@ -114,6 +115,10 @@ class EngineSpec(msgspec.Struct, frozen=True, tag="engine"):
     one rank only."""
     num_hosts: int = 1
     """That the ranks lie on, each with as many as the others and in the order of the ranks."""
+    kv_address: str = ""
+    """The engine binds a PULL socket here, for what its connector says; empty where it has none."""
+    kv_seconds: float = 5.0
+    """How long a request waits for its connector to find KV, before it is computed."""
 
     @property
     def ranks_per_host(self) -> int:
@@ -163,6 +168,36 @@ class ApiSpec(msgspec.Struct, frozen=True, tag="api"):
     """Of the links to and from the supervisor: what is said there nobody else is to say."""
 
 
+class KvSpec(msgspec.Struct, frozen=True, tag="kv"):
+    """Everything that the KV connector of one engine needs to start."""
+
+    engine_index: EngineIndex
+    epoch: Epoch
+    inbox_address: str
+    """The connector binds its PULL socket here."""
+    engine_id: str
+    """Names the engine to other connectors, over all its incarnations."""
+    key: bytes
+    """Signs tickets, and is what connectors prove to each other that they know."""
+    window_bytes: int
+    """Memory for frames."""
+    disk_path: str | None = None
+    """A directory for blocks that memory has no room for, and for the time after a restart; None: none."""
+    disk_bytes: int = 0
+    peer_path: str | None = None
+    """Of the socket where connectors of this host reach this one; None: they do not."""
+    peer_host: str | None = None
+    """The address at which connectors of other hosts reach this one, over TCP; None: they do not."""
+    peer_port: int = 0
+    """0: any."""
+    allowed_peers: list[str] = []
+    """host:port of connectors that are asked although their tickets are not signed with `key`."""
+    transports: list[str] = []
+    """By name, the best first; empty: what works."""
+    lease_seconds: float = 30.0
+    """How long what was exported is kept for whoever has the ticket, unless it says that it is at it."""
+
+
 class GrammarSpec(msgspec.Struct, frozen=True, tag="grammar"):
     """Everything that a grammar checker needs to start."""
 
@@ -185,7 +220,7 @@ class StandbySpec(msgspec.Struct, frozen=True, tag="standby"):
     epoch: Epoch
 
 
-ActorSpec = EngineSpec | RankSpec | OutputSpec | ApiSpec | GrammarSpec | WeightsSpec | StandbySpec
+ActorSpec = EngineSpec | RankSpec | OutputSpec | ApiSpec | GrammarSpec | WeightsSpec | StandbySpec | KvSpec
 
 
 class EngineFacts(msgspec.Struct, frozen=True, tag="engine_facts"):
@@ -202,6 +237,8 @@ class EngineFacts(msgspec.Struct, frozen=True, tag="engine_facts"):
     kv_cache_bytes: int
     hidden_size: int = 0
     """Numbers in a hidden state, and so in an embedding."""
+    kv_layout: KvLayout | None = None
+    """What the bytes of its blocks are; None where they cannot be copied."""
 
 
 class RankFacts(msgspec.Struct, frozen=True, tag="rank_facts"):
@@ -241,6 +278,16 @@ class WeightsFacts(msgspec.Struct, frozen=True, tag="weights_facts"):
     shares: list[SharedWeights]
 
 
+class KvFacts(msgspec.Struct, frozen=True, tag="kv_facts"):
+    """What a connector has for one engine's incarnation. Told anew for each of them."""
+
+    kv_epoch: Epoch
+    engine_epoch: Epoch
+    inbox_address: str
+    """Where it hears the engine."""
+    window: KvWindow
+
+
 class StandbyFacts(msgspec.Struct, frozen=True, tag="standby_facts"):
     """A standby learns nothing that others need."""
 
@@ -251,7 +298,7 @@ class StandbyFacts(msgspec.Struct, frozen=True, tag="standby_facts"):
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Sockets are bound, the model is loaded: the actor serves."""
 
-    facts: EngineFacts | RankFacts | OutputFacts | ApiFacts | GrammarFacts | WeightsFacts | StandbyFacts
+    facts: EngineFacts | RankFacts | OutputFacts | ApiFacts | GrammarFacts | WeightsFacts | StandbyFacts | KvFacts
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -314,4 +361,20 @@ class Weights(msgspec.Struct, frozen=True, tag="weights"):
     facts: WeightsFacts | None
 
 
-ToChild = Start | Stop | CheckGrammar | Weights
+class KvEngine(msgspec.Struct, frozen=True, tag="kv_engine"):
+    """For a connector: its engine is up and is to have a window, or is gone, with all that it had of the connector."""
+
+    epoch: Epoch
+    address: str = ""
+    """Where the engine hears its connector."""
+    layout: KvLayout | None = None
+    """None: this incarnation is gone."""
+
+
+class Kv(msgspec.Struct, frozen=True, tag="kv_is"):
+    """For an engine and each of its ranks: its connector is up, or is gone."""
+
+    facts: KvFacts | None
+
+
+ToChild = Start | Stop | CheckGrammar | Weights | KvEngine | Kv

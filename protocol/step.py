@@ -70,13 +70,25 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.draft_bitmasks[num_accepted - 1]
 
 
+class KvCopy(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """All bytes of one block, between the pool and the connector's window (protocol/kv)."""
+
+    block: int
+    frame: int
+
+
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Applied in this order: freed slots, new sequences, rows. A row's slot is new or was new in an earlier plan."""
+    """Applied in this order: freed slots, saves, loads, new sequences, rows. A row's slot is new or was new in an
+    earlier plan. A plan without rows has copies."""
 
     step: int
     freed_slots: list[Slot]
     new_sequences: list[NewSequence]
     rows: list[Row]
+    saves: list[KvCopy] = []
+    """From blocks to frames: what was computed by earlier plans, before this one writes anything."""
+    loads: list[KvCopy] = []
+    """From frames to blocks, before any row: new sequences begin with these blocks."""
 
 
 class Sampled(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -9,11 +9,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import NewType, final
+from typing import final
 
+from protocol.kv import BlockHash
 from protocol.lora import NO_LORA, LoraId
-
-BlockHash = NewType("BlockHash", bytes)
 
 _NO_SALT = BlockHash(b"")
 

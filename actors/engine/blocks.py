@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import final
 
-from actors.engine.block_hashes import BlockHash
+from protocol.kv import BlockHash
 
 
 @final
