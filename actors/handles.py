@@ -18,7 +18,7 @@ from protocol.ids import EngineIndex, Epoch
 from protocol.messages import AppInput, EngineInput, OutputInput
 from protocol.net_address import netloc
 from protocol.sampling import Grammar, GrammarSource
-from protocol.spec import ApiSpec, EngineFacts, EngineSpec, LoadFormat, RankSpec
+from protocol.spec import ApiSpec, EngineFacts, EngineSpec, KvSpec, LoadFormat, RankSpec
 
 if TYPE_CHECKING:
     from actors.supervisor import Supervisor
@@ -125,6 +125,8 @@ class HouseSpec:
     """None: there is one API server, and it is in this process."""
     hosts: HostsSpec | None = None
     """None: everything is on this host."""
+    kv: KvSpec | None = None
+    """A template for the KV connectors of the engines, which share its memory and disk; None: there are none."""
 
     @property
     def has_standby(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import assert_never
@@ -45,7 +46,7 @@ async def open_incarnation(
 ) -> AsyncIterator[trio.MemoryReceiveChannel[Facts]]:
     """By default an ordinary child. The body gets its facts when it is ready, and an end of channel when it is gone;
     the record says the rest. Raises OSError if no process can be had."""
-    say, heard = trio.open_memory_channel[Facts](1)
+    say, heard = trio.open_memory_channel[Facts](math.inf)  # a connector has some for each incarnation of its engine
     async with opened or open_process(spec, record.name) as process, trio.open_nursery() as nursery:
         record.begin(spec.epoch, process)
         try:

@@ -18,6 +18,7 @@ import trio
 
 from actors.api.server import Premises
 from actors.api.servers import ApiServers
+from actors.connectors import Connector, spec_of
 from actors.engine_unit import EngineUnit, here
 from actors.grammar_desk import GrammarDesk
 from actors.handles import ActorState, EngineLost, EventOutlet, HouseEvent, HouseFailed, HouseSpec, OutputLost
@@ -35,6 +36,7 @@ from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import (
     EngineFacts,
     EngineSpec,
+    KvSpec,
     OutputSpec,
     Weights,
     WeightsFacts,
@@ -91,6 +93,8 @@ class Supervisor:
         self._others = None if spec.hosts is None else OtherHosts(spec.hosts, links)
         elsewhere = here if self._others is None else self._others.open_rank
         self._units = [EngineUnit(EngineIndex(index), world, elsewhere) for index in range(spec.num_engines)]
+        self._connectors = [] if spec.kv is None else [self._connector(spec.kv, unit) for unit in self._units]
+        """Of each engine."""
         self.servers = None if spec.api is None else ApiServers(spec.api, self._premises())
         """Where there are several API servers; then nobody here hears what happens but they."""
         if self.servers is not None:
@@ -125,6 +129,7 @@ class Supervisor:
 
     def states(self) -> list[ActorState]:
         states = [state for unit in self._units for state in unit.states()]
+        states += [connector.state() for connector in self._connectors]
         states += [] if self.servers is None else self.servers.states()
         states += [
             attrs.evolve(record.state(), is_needed=name != WEIGHTS or not self._any_engine_ready())
@@ -163,6 +168,8 @@ class Supervisor:
                 nursery.start_soon(self.servers.run)
             for unit in self._units:
                 nursery.start_soon(self._keep_engine, unit)
+            for connector in self._connectors:
+                nursery.start_soon(connector.keep, self._keep_alive)
             if self._spec.shares_weights:
                 nursery.start_soon(self._keep_weights)
             if self._standby is not None:
@@ -272,6 +279,7 @@ class Supervisor:
             weights_seconds=WEIGHTS_SECONDS if self._spec.shares_weights else None,
             rendezvous=self._rendezvous(meeting, index, epoch) if unit.followers else "",
             num_hosts=1 if self._spec.hosts is None else self._spec.hosts.num_hosts,
+            kv_address=self._address(f"e{index}.{epoch}.kv") if self._connectors else "",
         )
         link: SendLink[EngineInput] | None = None
         try:
@@ -283,12 +291,16 @@ class Supervisor:
                     link = self._links.push(spec.requests_address, ENGINE_INPUT)
                     up = self._engines[index] = EngineUp(spec, facts, link)
                     self.send_to_output(up.attach())
+                    if self._connectors:
+                        self._connectors[index].engine_came(spec, facts)
                     if self.servers is not None:
                         self.servers.engine_came(spec, facts)
                     if self._standby is not None and self._all_engines_ready():
                         self._standby.want()
         finally:
             self._engines.pop(index, None)
+            if self._connectors:
+                self._connectors[index].engine_went(epoch)
             meeting.unlink(missing_ok=True)
             if link is not None:
                 link.close()
@@ -342,6 +354,10 @@ class Supervisor:
             states=self.states,
             check_grammar=self.check_grammar,
         )
+
+    def _connector(self, template: KvSpec, unit: EngineUnit) -> Connector:
+        spec = spec_of(template, unit.index, len(self._units))
+        return Connector(spec, unit.lead, self._new_epoch, self._directory)
 
     # ------------------------------------------------------------------ names
 

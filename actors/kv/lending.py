@@ -1,5 +1,5 @@
-"""What connectors owe each other: one lends blocks under a lease, the other copies them and asks afterwards whether the
-lease still held. The lending side's state is actors/kv/connector's; who speaks with other connectors is actors/kv/peers.
+"""What connectors owe each other: one lends blocks under a lease, the other copies them and asks afterwards whether
+the lease still held. The lending side's state is actors/kv/connector's; who speaks with others is actors/kv/peers.
 
 An owner that reuses a frame does not stop a reader (no transport can), so what was read counts only after `confirm`.
 """

@@ -14,8 +14,8 @@ from protocol.kv import KvLayout, KvWindow
 
 @final
 class Window:
-    """`num_frames` frames of `layout`. Raises OSError where there is no memory for it; memory is taken page by page, when
-    frames are first written. A context: leaving it lets go of it, and who has it mapped keeps it."""
+    """`num_frames` frames of `layout`. Raises OSError where there is no memory for it, which is taken page by page
+    when frames are first written. A context: leaving it lets go of it, and who has it mapped keeps it."""
 
     def __init__(self, layout: KvLayout, num_frames: int, engine_index: int = 0) -> None:
         """Raises ValueError for a window without frames."""
