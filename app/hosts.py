@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from actors.handles import FollowingSpec, HostsSpec
+from app.shared_key import read_shared_key
 from protocol.errors import BadRequestError, CheckpointError
 from protocol.links import derive_curve_keys
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 LEADING = "host 0"
 FOLLOWING = "another host"
-MIN_KEY_BYTES = 32
-MAX_KEY_BYTES = 4096
 
 
 def leading_host(settings: Settings, checkpoint: Path) -> HostsSpec | None:
@@ -33,14 +32,14 @@ def leading_host(settings: Settings, checkpoint: Path) -> HostsSpec | None:
         num_hosts=settings.nnodes,
         host=settings.master_addr,
         port=settings.master_port,
-        curve=derive_curve_keys(read_key(settings.node_key_file), LEADING, [FOLLOWING]),
+        curve=derive_curve_keys(_key(settings), LEADING, [FOLLOWING]),
         model=digest_of(checkpoint),
     )
 
 
 def following_host(settings: Settings, checkpoint: Path) -> FollowingSpec:
     """Raises as `leading_host`."""
-    key = read_key(settings.node_key_file)
+    key = _key(settings)
     return FollowingSpec(
         number=settings.node_rank,
         num_hosts=settings.nnodes,
@@ -55,20 +54,9 @@ def following_host(settings: Settings, checkpoint: Path) -> FollowingSpec:
     )
 
 
-def read_key(path: Path | None) -> bytes:
-    """What all hosts were given, without white space around it."""
-    assert path is not None, "app/settings.py asks for it"
-    try:
-        with path.open("rb") as file:
-            key = file.read(MAX_KEY_BYTES + 1).strip()
-    except OSError as error:
-        raise BadRequestError(f"--node-key-file {path} cannot be read: {error.strerror}") from error
-    if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
-        raise BadRequestError(
-            f"--node-key-file {path} has {len(key)} bytes, and must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES} "
-            "that nobody can guess: `openssl rand -hex 32` makes some"
-        )
-    return key
+def _key(settings: Settings) -> bytes:
+    assert settings.node_key_file is not None, "app/settings.py asks for it"
+    return read_shared_key("--node-key-file", settings.node_key_file)
 
 
 def digest_of(checkpoint: Path) -> str:

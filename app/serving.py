@@ -265,7 +265,7 @@ def what_is_served(service: Service) -> str:
     """In one line, for the log: the model's directory, and what the engine made of it."""
     facts = service.services.facts()
     tokens = facts.num_blocks * facts.block_size
-    engines = service.settings.data_parallel_size
+    engines = service.settings.num_engines
     by = f" by {engines} engines, each" if engines > 1 else ""
     return (
         f"serving {service.directory} on {facts.device} in {facts.dtype}{by}: a context of "

@@ -22,6 +22,7 @@ from app.cors_policy import CorsPolicy
 from app.dialects.names import check_parser_names
 from app.generation_config import read_override
 from app.hosts import leading_host
+from app.kv_config import KvTransferConfig, check_gibibytes, kv_template, read_kv_transfer_config
 from app.limits import EMBEDDINGS_AT_ONCE, Limits
 from app.listed_variable import lines, whole, words
 from app.lora_modules import LoraModule, read_lora_modules
@@ -34,13 +35,14 @@ from app.unix_socket import check_socket_path
 from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
 from protocol.parallel import ParallelSpec
-from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat, SpeculativeSpec
+from protocol.spec import DraftModelSpec, EngineSpec, KvSpec, LoadFormat, SpeculativeSpec
 
 SERVER = Group("Server", sort_key=1)
 MODEL = Group("Model", sort_key=2)
 CACHE = Group("Engine: memory and scheduling", sort_key=3)
 LORA = Group("Adapters (LoRA)", sort_key=4)
 HOSTS = Group("Several hosts", sort_key=5)
+KV = Group("Keys and values elsewhere (KV connectors)", sort_key=6)
 
 JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())
 SEVERAL_WORDS = Parameter(group=SERVER, consume_multiple=True, env_var_split=words, negative=())
@@ -263,6 +265,25 @@ class Settings:
     dummy_step_seconds: Annotated[float, Parameter(group=CACHE)] = 0.0
     """How long a step of the dummy model takes."""
 
+    kv_offloading_size: Annotated[float, Parameter(group=KV)] = 0.0
+    """GiB of the host's memory, of all engines together, for what was computed and has no room in their KV caches. It
+    outlives engines. Default: none, or 1 for each engine if one of the other flags asks for connectors."""
+    kv_offloading_backend: Annotated[Literal["native"], Parameter(group=KV, show=False)] = "native"
+    """Taken for vLLM's sake: there is one."""
+    kv_offloading_path: Annotated[Path | None, Parameter(group=KV)] = None
+    """Directory where it is kept beyond that, also over a restart of the server."""
+    kv_offloading_disk_size: Annotated[float, Parameter(group=KV)] = 0.0
+    """GiB of all engines together that are kept there. Default: 16."""
+    prefill_engines: Annotated[int, Parameter(group=KV)] = 0
+    """Engines that compute prompts and first tokens, and give what they have to --decode-engines, which do the rest: so
+    that long prompts hold up nobody's stream. Instead of --data-parallel-size."""
+    decode_engines: Annotated[int, Parameter(group=KV)] = 0
+    """Engines that go on after the first token."""
+    kv_transfer_config: Annotated[str | None, Parameter(group=KV)] = None
+    """JSON: {"kv_role": "kv_both", "kv_ip": "10.0.0.1", "kv_port": 14579, "kv_load_failure_policy": "recompute",
+    "kv_connector_extra_config": {"key_file": FILE}} lets servers of trillm take over each other's prompts, as requests
+    say in `kv_transfer_params`."""
+
     enable_lora: Annotated[bool, Parameter(group=LORA)] = False
     """Compute requests with LoRA adapters whose `model` names one. --lora-modules implies it."""
     lora_modules: Annotated[
@@ -314,6 +335,7 @@ class Settings:
             )
         self._check_ranks()
         self._check_hosts()
+        self._check_connectors()
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
             raise BadRequestError(
                 f"--max-cpu-loras must be at least --max-loras ({self.max_loras}), and is {self.max_cpu_loras}"
@@ -352,10 +374,10 @@ class Settings:
         for flag, size in flags.items():
             if not 1 <= size <= MAX_RANKS:
                 raise BadRequestError(f"{flag} must be from 1 to {MAX_RANKS}, not {size}")
-        processes = self.data_parallel_size * self.parallel.world
+        processes = self.num_engines * self.parallel.world
         if self.parallel.world > 1 and processes > MAX_RANKS:
             raise BadRequestError(
-                "--data-parallel-size, --tensor-parallel-size and --pipeline-parallel-size ask for "
+                "the numbers of engines, --tensor-parallel-size and --pipeline-parallel-size ask for "
                 f"{processes} processes, and {MAX_RANKS} is the limit"
             )
 
@@ -379,6 +401,64 @@ class Settings:
         highest = 65535 - self.data_parallel_size
         if not 1 <= self.master_port <= highest:
             raise BadRequestError(f"--master-port must be from 1 to {highest}, not {self.master_port}")
+
+    def _check_connectors(self) -> None:
+        self.kv_transfer  # noqa: B018  raises for what cannot be read
+        check_gibibytes("--kv-offloading-size", self.kv_offloading_size)
+        check_gibibytes("--kv-offloading-disk-size", self.kv_offloading_disk_size)
+        if self.kv_offloading_disk_size and self.kv_offloading_path is None:
+            raise BadRequestError("--kv-offloading-disk-size needs a --kv-offloading-path")
+        roles = {"--prefill-engines": self.prefill_engines, "--decode-engines": self.decode_engines}
+        for flag, number in roles.items():
+            if not 0 <= number <= MAX_ENGINES:
+                raise BadRequestError(f"{flag} must be from 0 to {MAX_ENGINES}, not {number}")
+        if any(roles.values()):
+            if not all(roles.values()):
+                raise BadRequestError("--prefill-engines and --decode-engines need each other")
+            if self.data_parallel_size > 1:
+                raise BadRequestError(
+                    "--prefill-engines and --decode-engines say how many engines there are, "
+                    "and --data-parallel-size does, too"
+                )
+        if not self.has_connectors:
+            return
+        if self.nnodes > 1:
+            raise BadRequestError(
+                f"an engine over several hosts (--nnodes {self.nnodes}) has no KV connector: leave out --kv-…, "
+                "--prefill-engines and --decode-engines"
+            )
+        if not self.enable_prefix_caching:
+            raise BadRequestError("KV connectors know blocks by their prefixes: they need --enable-prefix-caching")
+
+    @property
+    def has_connectors(self) -> bool:
+        return bool(
+            self.kv_offloading_size
+            or self.kv_offloading_path
+            or self.prefill_engines
+            or self.kv_transfer_config is not None
+        )
+
+    @property
+    def kv_transfer(self) -> KvTransferConfig | None:
+        return read_kv_transfer_config(self.kv_transfer_config)
+
+    @property
+    def num_engines(self) -> int:
+        return self.prefill_engines + self.decode_engines or self.data_parallel_size
+
+    @property
+    def connectors(self) -> KvSpec | None:
+        """Of the engines; None: they have none."""
+        if not self.has_connectors:
+            return None
+        return kv_template(
+            self.kv_transfer,
+            self.num_engines,
+            window_gibibytes=self.kv_offloading_size,
+            disk=self.kv_offloading_path,
+            disk_gibibytes=self.kv_offloading_disk_size,
+        )
 
     @property
     def parallel(self) -> ParallelSpec:
@@ -404,7 +484,7 @@ class Settings:
     @property
     def max_live_requests(self) -> int:
         """Requests running or queued, before the next one is turned away."""
-        return self.data_parallel_size * self.max_num_seqs + self.max_num_queued_reqs
+        return self.num_engines * self.max_num_seqs + self.max_num_queued_reqs
 
     @property
     def tls(self) -> TlsFiles | None:
@@ -489,4 +569,4 @@ class Settings:
             profiler_directory=str((self.profiler_dir or self.cache_directory / "profiles").absolute()),
         )
         hosts = leading_host(self, checkpoint)
-        return HouseSpec(engine, self.data_parallel_size, self.engine_standby, hosts=hosts)
+        return HouseSpec(engine, self.num_engines, self.engine_standby, hosts=hosts, kv=self.connectors)
