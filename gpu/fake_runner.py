@@ -11,9 +11,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, final
 
+from gpu.fake_blocks import STATE_BYTES, FakeBlocks
 from gpu.fake_model import FakeModel, mix, read_fake_model, read_json
 from gpu.fake_sampler import logprobs_of, sample
 from gpu.fake_slots import FakeSlot, FakeSlots, PlanError
+from gpu.kv_frames import KvFrames
+from gpu.kv_layout import kv_layout
 from gpu.lora_checkpoint import AdapterWeights
 from gpu.lora_config import read_lora_config
 from gpu.lora_file import LoraFile
@@ -21,6 +24,7 @@ from gpu.profiler import Profiler
 from gpu.resident_loras import ResidentLoras
 from gpu.started_step import FinishedStep
 from gpu.step_recording import StepRecording
+from protocol.kv import KvWindow
 from protocol.lora import NO_LORA, LoraId, LoraRequest
 from protocol.messages import TokenLogprobs
 from protocol.operations import ProfileState, SleepTag
@@ -55,8 +59,8 @@ class FakeRunner:
         self._model: FakeModel = read_fake_model(checkpoint, config)
         self._slots = FakeSlots(spec.max_num_seqs, self.facts)
         self._loras: ResidentLoras[AdapterWeights] = ResidentLoras(spec.max_loras)
-        self._states: dict[int, list[int]] = {}
-        """By block: the state at each of its positions, as far as they were ever computed."""
+        self._blocks = FakeBlocks(self.facts.num_blocks, self.facts.block_size)
+        self._frames: KvFrames | None = None
         self._last_step = -1
         self._asleep: set[SleepTag] = set()
         self._profiler = Profiler(StepRecording)
@@ -74,6 +78,7 @@ class FakeRunner:
         self._check(plan)
         for slot in plan.freed_slots:
             self._slots.free(slot)
+        self._copy_blocks(plan)
         for new in plan.new_sequences:
             self._slots.open(new)
         # All tables first: two rows with one block are to be found out before either computes.
@@ -109,9 +114,29 @@ class FakeRunner:
     def start(self, plan: StepPlan) -> FinishedStep:
         return FinishedStep(self.step(plan))
 
+    def _copy_blocks(self, plan: StepPlan) -> None:
+        if not plan.saves and not plan.loads:
+            return
+        frames = self._frames
+        if frames is None:
+            raise PlanError(f"step {plan.step} has copies, but there is no window")
+        self._blocks.save(plan.saves, frames)
+        for copy in plan.loads:
+            self._slots.check_unowned(copy.block)
+        self._blocks.load(plan.loads, frames)
+
+    def attach_frames(self, window: KvWindow | None) -> None:
+        if self._frames is not None:
+            self._frames.close()
+            self._frames = None
+        if window is not None and window.layout != self.facts.kv_layout:
+            raise OSError("the window is for blocks of another layout")
+        if window is not None:
+            self._frames = KvFrames(window)
+
     def sleep(self, level: int) -> list[SleepTag]:
         if level > 0:
-            self._states.clear()
+            self._blocks.clear()
             self._asleep.add(SleepTag.KV_CACHE)
         if level > 1:
             self._asleep.add(SleepTag.WEIGHTS)  # of which there are none
@@ -144,7 +169,8 @@ class FakeRunner:
 
     def close(self) -> None:
         self._closed.set()
-        self._states.clear()
+        self._blocks.clear()
+        self._frames = None  # without waiting for a step that uses them in another thread
 
     def _check(self, plan: StepPlan) -> None:
         if self._closed.is_set():
@@ -163,15 +189,15 @@ class FakeRunner:
     def _compute(self, row: Row, held: FakeSlot) -> list[int]:
         """Write the row's states into its blocks, each from the one that its blocks hold before it."""
         state = (
-            self._state_at(row.start - 1, row.block_table) if row.start > 0 else self._model.first_state(held.lora_id)
+            self._blocks.state_at(row.start - 1, row.block_table)
+            if row.start > 0
+            else self._model.first_state(held.lora_id)
         )
         states = []
         for position, token_id in enumerate(row.token_ids, row.start):
             state = self._model.next_state(state, token_id)
             states.append(state)
-            index, offset = divmod(position, self.facts.block_size)
-            block = self._states.setdefault(row.block_table[index], [0] * self.facts.block_size)
-            block[offset] = state
+            self._blocks.write(position, row.block_table, state)
         held.num_computed += len(row.token_ids)
         return states
 
@@ -181,12 +207,8 @@ class FakeRunner:
         for position, token_id in enumerate(held.tokens_from(0, row.start)):
             state = self._model.next_state(state, token_id)
             block = row.block_table[position // self.facts.block_size]
-            if block not in self._states or self._state_at(position, row.block_table) != state:
+            if block not in self._blocks or self._blocks.state_at(position, row.block_table) != state:
                 raise PlanError(f"block {block} does not hold the KV of position {position}: {held}")
-
-    def _state_at(self, position: int, block_table: list[int]) -> int:
-        index, offset = divmod(position, self.facts.block_size)
-        return self._states[block_table[index]][offset]
 
     def _prompt_logprobs(self, row: Row, held: FakeSlot, states: list[int], count: int) -> list[PromptLogprobs]:
         nexts = held.prompt[row.start + 1 : row.start + 1 + len(row.token_ids)]
@@ -259,4 +281,5 @@ def _facts(spec: EngineSpec, config: dict[str, Any]) -> EngineFacts:
         weights_bytes=0,
         kv_cache_bytes=0,
         hidden_size=config.get("hidden_size", DEFAULT_HIDDEN_SIZE),
+        kv_layout=kv_layout(spec, "dummy", [STATE_BYTES * spec.block_size]),
     )

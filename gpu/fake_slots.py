@@ -69,6 +69,11 @@ class FakeSlots:
             if not self._owners[block]:
                 del self._owners[block]
 
+    def check_unowned(self, block: int) -> None:
+        """It is about to be written by nobody's row."""
+        owners = self._owners.get(block, set())
+        _require(not owners, f"block {block} is loaded, but is slot {min(owners, default=0)}'s")
+
     def open(self, new: NewSequence) -> None:
         slot = new.slot
         _require(0 <= slot < self._max_num_seqs, f"slot {slot} is not one of {self._max_num_seqs}")

@@ -119,6 +119,28 @@ class KvPool:
         self._blocks = [self._rows(layer, num_blocks) for layer in range(layers)]
 
     @property
+    def is_on_host(self) -> bool:
+        return self._device.type == "cpu"
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block, keys and values of all layers."""
+        return 2 * math.prod(self._shape) // self._shape[1] * self._dtype.itemsize
+
+    @property
+    def block_kind(self) -> str:
+        """What a block's numbers are and how many; in which order they lie, their writer knows."""
+        layers, _, *inner = self._shape
+        return f"{self._dtype} {layers}x{'x'.join(map(str, inner))}".removeprefix("torch.")
+
+    def bytes_by_block(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The memory of keys and of values, [layers, num_blocks, bytes] uint8 each."""
+        assert not self.is_released, "a pool without memory has no blocks"
+        layers, num_blocks = self._shape[:2]
+        keys, values = (half.view(torch.uint8).view(layers, num_blocks, -1) for half in (self.keys, self.values))
+        return keys, values
+
+    @property
     def is_released(self) -> bool:
         return not self._slots
 

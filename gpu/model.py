@@ -11,9 +11,10 @@ from typing import Protocol
 import attrs
 import torch
 
+from gpu.kv_frames import KvFrames
 from gpu.lora_checkpoint import AdapterWeights, LoraModule
 from protocol.lora import LoraId
-from protocol.step import Row
+from protocol.step import KvCopy, Row
 
 
 @attrs.frozen(eq=False)
@@ -76,6 +77,19 @@ class Model(Protocol):
 
     def restore_kv(self) -> None:
         """Have an empty pool again. Idempotent."""
+
+    @property
+    def block_bytes(self) -> list[int]:
+        """Of one KV block, on each rank."""
+
+    @property
+    def block_kind(self) -> str:
+        """By what, in what precision, in what type and in which order a KV block's numbers are kept: with the same
+        weights, blocks of equal kinds can be exchanged."""
+
+    def copy_blocks(self, saves: Sequence[KvCopy], loads: Sequence[KvCopy], frames: KvFrames) -> None:
+        """Whole blocks from the pool to frames, and then from frames to the pool; done when it returns, on all ranks.
+        `frames` are this process's own view of them."""
 
     def weights(self) -> Iterable[torch.Tensor]:
         """All that could be moved to the host's memory meanwhile, on a GPU."""

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from gpu.block_copies import copy_blocks
 from gpu.config import ModelConfig
 from gpu.kernels.laid_out import LaidOutMatrix
 from gpu.kernels.library import KernelLibrary, Pool
+from gpu.kv_frames import KvFrames
 from gpu.kv_pool import KvPool
 from gpu.lora_checkpoint import AdapterWeights, LoraModule
 from gpu.lora_modules import lora_modules
@@ -22,7 +24,7 @@ from gpu.models.native_decoder import NativeDecoder, NativeLayer, NativeWeights,
 from gpu.native_batch import NativeBatch, step_of
 from gpu.native_loras import NativeLoras
 from protocol.lora import NO_LORA, LoraId
-from protocol.step import Row
+from protocol.step import KvCopy, Row
 
 KV_DTYPE = torch.float16
 FIRST_CAPACITY = 64
@@ -55,6 +57,8 @@ class NativeModel:
         self.hidden_size = config.hidden_size
         self._config = config
         self._weights = weights
+        # Keys lie the other way round than in torch's pool, and who has wider vectors adds in another order.
+        self._kind = f"kernels of {library.lanes} lanes in {precision.name}, {config.rope.length_kind}"
         self._threads = Pool(library, threads)
         self.lora_modules: Mapping[str, LoraModule] = lora_modules(config)
         self._loras: NativeLoras | None = None
@@ -115,6 +119,20 @@ class NativeModel:
         if self._pool.is_released:
             self._pool.restore()
             self._decoder = self._sized(FIRST_CAPACITY)  # the old one's program has the old addresses
+
+    @property
+    def block_bytes(self) -> list[int]:
+        assert self._pool is not None, "blocks after close"
+        return [self._pool.block_bytes]
+
+    @property
+    def block_kind(self) -> str:
+        assert self._pool is not None, "blocks after close"
+        return f"{self._kind}, {self._pool.block_kind}"
+
+    def copy_blocks(self, saves: Sequence[KvCopy], loads: Sequence[KvCopy], frames: KvFrames) -> None:
+        assert self._pool is not None, "copies after close"
+        copy_blocks(self._pool, saves, loads, frames)
 
     def weights(self) -> Iterable[torch.Tensor]:
         return ()  # they lie in a file that is mapped

@@ -143,6 +143,11 @@ class RopeConfig:
                     f"rope type longrope has {len(factors)} factors, and {rotated // 2} pairs of dimensions are rotated"
                 )
 
+    @property
+    def length_kind(self) -> str:
+        """For what lengths the frequencies are: keys of the one are nothing to the other."""
+        return "long" if self.is_long else "short"
+
     def for_length(self, max_model_len: int) -> RopeConfig:
         """With the frequencies for sequences up to this length.
 

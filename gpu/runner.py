@@ -9,6 +9,7 @@ from typing import Protocol
 from gpu.lora_checkpoint import AdapterWeights
 from gpu.shared_weights import WeightsOffer
 from gpu.started_step import StartedStep
+from protocol.kv import KvWindow
 from protocol.lora import LoraId, LoraRequest
 from protocol.operations import ProfileState, SleepTag
 from protocol.spec import EngineFacts, EngineSpec
@@ -46,6 +47,11 @@ class Runner(Protocol):
         """Take back the memory of these; what was dropped is read again, and the KV cache is empty. Returns what is
         still without. Raises CheckpointError for weights that cannot be read any more, ConflictError if there is no
         memory for them: what could not be woken sleeps on, and holds none."""
+
+    def attach_frames(self, window: KvWindow | None) -> None:
+        """Map this window, of this runner's layout, instead of the one before; None only lets go of that. Plans have
+        copies only while there is one; it stays through sleep. Called between steps. Raises OSError, and has none, if
+        it cannot be mapped."""
 
     def read_adapter(self, path: Path) -> AdapterWeights:
         """Read a PEFT checkpoint directory, for `add_lora`. May be called from any thread, beside all other methods.

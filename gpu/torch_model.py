@@ -8,8 +8,10 @@ import torch
 
 from gpu.attention_backend import AttentionBackend, GatherBackend
 from gpu.batch import StepBatch
+from gpu.block_copies import copy_blocks
 from gpu.config import ModelConfig
 from gpu.graphs import DecodeGraphs
+from gpu.kv_frames import KvFrames
 from gpu.kv_pool import KvPool
 from gpu.last_tokens import LastTokens
 from gpu.lora_checkpoint import AdapterWeights, LoraModule
@@ -19,7 +21,7 @@ from gpu.models.decoder import Decoder
 from gpu.moved_weights import tensors_in
 from gpu.torch_loras import TorchLoras
 from protocol.lora import LoraId
-from protocol.step import Row
+from protocol.step import KvCopy, Row
 
 
 class TorchModel:
@@ -56,6 +58,7 @@ class TorchModel:
         self.last_tokens = last_tokens
         self._loras = loras
         self.lora_modules: Mapping[str, LoraModule] = lora_modules(config)
+        self._rotation = config.rope.length_kind
         self._is_stage = len(decoder.layers) < config.num_layers
 
     def is_recorded(self, rows: Sequence[Row]) -> bool:
@@ -112,6 +115,20 @@ class TorchModel:
     def restore_kv(self) -> None:
         assert self.pool is not None, "restore after close"
         self.pool.restore()
+
+    @property
+    def block_bytes(self) -> list[int]:
+        assert self.pool is not None, "blocks after close"
+        return [self.pool.block_bytes]
+
+    @property
+    def block_kind(self) -> str:
+        assert self.pool is not None, "blocks after close"
+        return f"torch in {self.dtype}, {self._rotation}, {self.pool.block_kind}"
+
+    def copy_blocks(self, saves: Sequence[KvCopy], loads: Sequence[KvCopy], frames: KvFrames) -> None:
+        assert self.pool is not None, "copies after close"
+        copy_blocks(self.pool, saves, loads, frames)
 
     def weights(self) -> Iterable[torch.Tensor]:
         return tensors_in(self.decoder)

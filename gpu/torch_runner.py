@@ -13,6 +13,8 @@ import torch
 from gpu.cards import take_card
 from gpu.draft_model import DraftModel
 from gpu.host_memory import give_back_freed_memory
+from gpu.kv_frames import KvFrames
+from gpu.kv_layout import kv_layout
 from gpu.lacking_memory import lacking
 from gpu.last_tokens import LastTokens
 from gpu.load_draft_model import load_models
@@ -23,7 +25,6 @@ from gpu.pooling import pool_rows
 from gpu.profiler import Profiler
 from gpu.prompt_logprobs import prompt_logprobs
 from gpu.ranks.lead import Lead, Load, open_lead
-from gpu.ranks.lead_model import LeadModel
 from gpu.resident_loras import ResidentLoras
 from gpu.runner import Report
 from gpu.sampled_step import SampledStep
@@ -37,6 +38,7 @@ from gpu.torch_model import TorchModel
 from gpu.torch_recording import TorchRecording
 from protocol.errors import ConflictError
 from protocol.ids import Slot
+from protocol.kv import KvWindow
 from protocol.lora import LoraId, LoraRequest
 from protocol.operations import ProfileState, SleepTag
 from protocol.spec import EngineFacts, EngineSpec
@@ -58,11 +60,14 @@ class TorchRunner:
         max_loras: int = 0,
         max_lora_rank: int = 1,
         kept: ExitStack | None = None,
+        lead: Lead | None = None,
     ) -> None:
         """Without `reload` the weights are kept while it sleeps, however deep. `max_loras` and `max_lora_rank` are what
-        the model was made for. `kept` is closed after the models."""
+        the model was made for. `kept` is closed after the models. With `lead` the model lies over ranks."""
         self.facts = facts
         self._kept = kept or ExitStack()
+        self._lead = lead
+        self._frames: KvFrames | None = None
         self._loras: ResidentLoras[AdapterWeights] = ResidentLoras(max_loras)
         self._lora_modules = model.lora_modules
         self._max_lora_rank = max_lora_rank
@@ -93,8 +98,10 @@ class TorchRunner:
         take_card(spec, 0)
         with ExitStack() as entered:
             load: Load = load_models
+            lead: Lead | None = None
             if spec.parallel.world > 1:
-                load = entered.enter_context(leading or open_lead(spec)).load_models
+                lead = entered.enter_context(leading or open_lead(spec))
+                load = lead.load_models
             with torch.inference_mode():
                 model, size, draft_model = load(spec, report, None, offer)
             kept = entered.pop_all()
@@ -109,6 +116,7 @@ class TorchRunner:
             weights_bytes=model.weights_bytes + (0 if draft_model is None else draft_model.weights_bytes),
             kv_cache_bytes=size.num_bytes + (0 if draft_model is None else draft_model.kv_cache_bytes),
             hidden_size=model.hidden_size,
+            kv_layout=kv_layout(spec, model.block_kind, model.block_bytes),
         )
         same = msgspec.structs.replace(spec, num_gpu_blocks_override=size.num_blocks, max_model_len=size.max_model_len)
         draft_blocks = None if draft_model is None else draft_model.num_blocks
@@ -117,7 +125,7 @@ class TorchRunner:
             model, _, draft_model = load(same, _ignore, draft_blocks, offer)
             return model, draft_model
 
-        return cls(model, facts, draft_model, reload, spec.max_loras, spec.max_lora_rank, kept)
+        return cls(model, facts, draft_model, reload, spec.max_loras, spec.max_lora_rank, kept, lead)
 
     def step(self, plan: StepPlan) -> StepResult:
         return self.start(plan).result()
@@ -138,6 +146,7 @@ class TorchRunner:
             self._slots.pop(freed, None)
             if self._draft_model is not None:
                 self._draft_model.free(freed)
+        self._copy_blocks(plan)
         for new in plan.new_sequences:
             self._slots[new.slot] = SequenceSlot(new, self.facts.vocab_size, self._device)
         if not plan.rows:
@@ -166,6 +175,30 @@ class TorchRunner:
             drafts = self._draft_model.draft({slot: self._slots[slot] for slot in going_on})
         guesses = [drafts.get(one.slot, []) for one in sampled]
         return FinishedStep(StepResult(plan.step, sampled, judged, guesses, pooled))
+
+    def attach_frames(self, window: KvWindow | None) -> None:
+        self._let_go()
+        is_ours = window is None or window.layout == self.facts.kv_layout
+        mapped = window if is_ours else None
+        if self._lead is not None:
+            self._frames = self._lead.attach_frames(mapped)
+        elif mapped is not None:
+            self._frames = KvFrames(mapped)
+        if not is_ours:
+            raise OSError("the window is for blocks of another layout")
+
+    def _let_go(self) -> None:
+        if self._frames is not None:
+            self._frames.close()
+            self._frames = None
+
+    def _copy_blocks(self, plan: StepPlan) -> None:
+        if not plan.saves and not plan.loads:
+            return
+        assert self._model is not None, "copies after close"
+        assert self._frames is not None, "copies without a window"
+        with self._profiler.span("copy blocks"):
+            self._model.copy_blocks(plan.saves, plan.loads, self._frames)
 
     @torch.inference_mode()
     def sleep(self, level: int) -> list[SleepTag]:
@@ -260,7 +293,8 @@ class TorchRunner:
         return self._profiler.stop()
 
     def close(self) -> None:
-        is_lost = isinstance(self._model, LeadModel) and self._model.is_lost
+        is_lost = self._lead is not None and self._lead.is_lost
+        self._let_go()
         self._drop_models()
         if not is_lost:  # else there may be nobody to part from, and the process ends
             self._kept.close()

@@ -10,11 +10,14 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import torch
 
 from gpu.batch import make_batch
+from gpu.block_copies import copy_blocks
+from gpu.kv_frames import KvFrames
 from gpu.kv_pool import KvPool, KvPoolSize
 from gpu.lora_checkpoint import AdapterWeights, LoraModule
 from gpu.model import Computed
@@ -23,7 +26,7 @@ from gpu.models.transformers_attention import ATTRIBUTE, NAME, LayerAttention, P
 from protocol.errors import CheckpointError
 from protocol.ids import Slot
 from protocol.lora import LoraId
-from protocol.step import Row
+from protocol.step import KvCopy, Row
 
 TEST_TOKENS = 12
 TEST_BLOCK_SIZE = 4
@@ -91,6 +94,20 @@ class TransformersModel:
     def restore_kv(self) -> None:
         assert self._pool is not None, "restore after close"
         self._pool.restore()
+
+    @property
+    def block_bytes(self) -> list[int]:
+        assert self._pool is not None, "blocks after close"
+        return [self._pool.block_bytes]
+
+    @property
+    def block_kind(self) -> str:
+        assert self._pool is not None, "blocks after close"
+        return f"transformers {version('transformers')} in {self.dtype}, {self._pool.block_kind}"
+
+    def copy_blocks(self, saves: Sequence[KvCopy], loads: Sequence[KvCopy], frames: KvFrames) -> None:
+        assert self._pool is not None, "copies after close"
+        copy_blocks(self._pool, saves, loads, frames)
 
     def weights(self) -> Iterable[torch.Tensor]:
         return [*self._model.parameters(), *self._model.buffers()]

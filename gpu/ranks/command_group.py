@@ -6,6 +6,8 @@ in the thread that computes, which need not ask the event loop's thread for the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import final
 
 import msgspec
@@ -13,6 +15,7 @@ import torch
 
 from gpu.groups.group import Group
 from gpu.ranks.commands import Command
+from protocol.errors import RankLostError
 
 FRAME_BYTES = 4096
 """What is always sent. A longer command's rest comes in a second piece."""
@@ -28,8 +31,22 @@ class CommandGroup:
     def __init__(self, group: Group) -> None:
         """`group` has no limit to waiting: there may be nothing to do for days."""
         self._group = group
+        self.is_lost = False
+        """Of the first rank: another one is gone, and nobody is told anything any more."""
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Command)
+
+    @contextmanager
+    def told(self, command: Command) -> Iterator[None]:
+        """Of the first rank: tell it, and do its own part of it within. Whatever raises RankLostError: this process
+        has to end."""
+        assert not self.is_lost, "a rank is lost, and the engine with it"
+        try:
+            self.tell(command)
+            yield
+        except RankLostError:
+            self.is_lost = True
+            raise
 
     def tell(self, command: Command) -> None:
         """Of the first rank. May return before the others have heard it."""

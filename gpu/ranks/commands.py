@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+from protocol.kv import KvWindow
 from protocol.lora import LoraId
-from protocol.step import Row
+from protocol.step import KvCopy, Row
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -57,4 +58,18 @@ class RestoreKv(msgspec.Struct, frozen=True, tag="restore_kv"):
     """Have an empty pool again; then all ranks agree whether they have it."""
 
 
-Command = Load | Drop | Compute | Logits | AddLora | RemoveLora | ReleaseKv | RestoreKv
+class AttachFrames(msgspec.Struct, frozen=True, tag="attach_frames"):
+    """Let go of the connector's window, and map this one; then all ranks agree whether they have it."""
+
+    window: KvWindow | None
+
+
+class CopyKv(msgspec.Struct, frozen=True, tag="copy_kv"):
+    """Blocks between the pool and the window, first all saves and then all loads. All ranks wait until each is done:
+    what is done with the frames afterwards is others' affair."""
+
+    saves: list[KvCopy]
+    loads: list[KvCopy]
+
+
+Command = Load | Drop | Compute | Logits | AddLora | RemoveLora | ReleaseKv | RestoreKv | AttachFrames | CopyKv

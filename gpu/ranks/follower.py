@@ -4,6 +4,7 @@ thread this is."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, assert_never, final
 
 import msgspec
@@ -13,11 +14,25 @@ import torch
 from gpu.cards import take_card
 from gpu.groups.groups import Groups
 from gpu.host_memory import give_back_freed_memory
+from gpu.kv_frames import KvFrames
 from gpu.lacking_memory import lacking
 from gpu.load_model import load_model
 from gpu.lora_checkpoint import AdapterWeights, LowRank
+from gpu.ranks.attaching import attach_together
 from gpu.ranks.command_group import CommandGroup
-from gpu.ranks.commands import AddLora, Command, Compute, Drop, Load, Logits, ReleaseKv, RemoveLora, RestoreKv
+from gpu.ranks.commands import (
+    AddLora,
+    AttachFrames,
+    Command,
+    Compute,
+    CopyKv,
+    Drop,
+    Load,
+    Logits,
+    ReleaseKv,
+    RemoveLora,
+    RestoreKv,
+)
 from gpu.ranks.joining import join_ranks
 from gpu.ranks.loading import load_together
 from gpu.ranks.rank_model import RankModel
@@ -25,6 +40,7 @@ from gpu.runner import Report
 from gpu.shared_weights import WeightsOffer
 from gpu.torch_model import TorchModel
 from protocol.errors import CheckpointError, StartError
+from protocol.kv import KvWindow
 from protocol.spec import EngineSpec
 
 
@@ -52,6 +68,7 @@ class Follower:
         self._loaded = loaded
         self._offer = offer
         self._part: RankModel | None = None
+        self._frames: KvFrames | None = None
 
     @torch.inference_mode()
     def serve(self, work: Work) -> None:
@@ -79,6 +96,12 @@ class Follower:
                 self._give_back()
             case RestoreKv():
                 self._commands.agree(lacking(self._model.restore_kv))
+            case AttachFrames(window=window):
+                self._attach(window)
+            case CopyKv(saves=saves, loads=loads):
+                assert self._frames is not None, "copies without a window"
+                self._model.copy_blocks(saves, loads, self._frames)
+                self._commands.agree(None)
             case Load():
                 self._load(command)
             case Drop():
@@ -94,6 +117,14 @@ class Follower:
     @property
     def _model(self) -> TorchModel:
         return self._loaded_part.model
+
+    def _attach(self, window: KvWindow | None) -> None:
+        """What goes wrong, the leading rank is told."""
+        if self._frames is not None:
+            self._frames.close()
+            self._frames = None
+        with suppress(OSError):
+            self._frames = attach_together(window, self._groups.control.index, self._commands)
 
     def _add_lora(self, command: AddLora) -> None:
         modules = {name: LowRank(self._factor(a), self._factor(b)) for name, a, b in command.modules}
@@ -117,6 +148,7 @@ class Follower:
             self._drop()
             return
         assert isinstance(model, TorchModel), "what ranks compute is computed in torch"
+        self._groups.control.all_gather(torch.tensor(model.block_bytes))
         self._groups.control.all_reduce(torch.tensor([model.weights_bytes, size.num_bytes]))
         self._part = RankModel(model, self._groups)
         self._report(1.0)
