@@ -10,7 +10,7 @@ on meanwhile, and start before the one that waits.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -51,11 +51,12 @@ class AdapterPlaces:
     def is_ready(self, lora_id: LoraId) -> bool:
         return lora_id == NO_LORA or lora_id in self._ready
 
-    def first_ready(self, waiting: Iterable[Sequence]) -> Sequence | None:
-        """The first of these, the best rank first, that may start; those that lack their adapter are passed over."""
+    def first_ready(self, waiting: Iterable[Sequence], is_settled: Callable[[Sequence], bool]) -> Sequence | None:
+        """The first of these, the best rank first, that may start; those that lack their adapter are passed over, and
+        so are those that are not settled otherwise."""
         closed: LoraId | None = None
         for sequence in waiting:
-            if self.is_ready(sequence.lora_id) and sequence.lora_id != closed:
+            if self.is_ready(sequence.lora_id) and sequence.lora_id != closed and is_settled(sequence):
                 return sequence
             if sequence is self._first_without:
                 closed = self._closed

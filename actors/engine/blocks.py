@@ -80,6 +80,14 @@ class BlockPool:
             found.append(block)
         return found
 
+    def published(self) -> list[BlockHash]:
+        """Under which blocks are found, in the order in which they became so."""
+        return list(self._by_hash)
+
+    def block_with(self, block_hash: BlockHash) -> int | None:
+        """The block that is found under it."""
+        return self._by_hash.get(block_hash)
+
     def num_idle(self, blocks: Sequence[int]) -> int:
         """How many of these found blocks have no owner, so that sharing them makes fewer free."""
         return sum(block in self._idle for block in blocks)

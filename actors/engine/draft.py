@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from typing import final
 
+from actors.engine.kv_finds import Find
+from actors.engine.kv_saves import Save
 from actors.engine.sequence import Foreseen, Sequence
 from protocol.ids import Slot
-from protocol.step import StepPlan
+from protocol.step import KvCopy, StepPlan
 
 
 @final
@@ -35,6 +37,13 @@ class StepDraft:
         """Those of them that come from grammars."""
         self.admitted: list[Sequence] = []
         self.preempted: list[Sequence] = []
+        self.saves: list[Save] = []
+        """Blocks that go to the connector, and below those that come from it."""
+        self.loads: list[KvCopy] = []
+        self.started: list[Find] = []
+        """What is pinned there until then."""
+        self.connection = 0
+        """With which connector that is."""
         self.is_awaited = False
         """Nothing can be planned before its tokens are known: a grammar has to move on by one of them."""
         self.lost: set[Sequence] = set()
@@ -82,7 +91,8 @@ class StepDraft:
         else:
             rows = [sequence.plan_row(count) for sequence, count in self.counts.items()]
         self.is_awaited = any(row.grammar_bitmask is not None for row in rows)
-        return StepPlan(self.number, freed_slots, new_sequences, rows)
+        saves = [save.copy for save in self.saves]
+        return StepPlan(self.number, freed_slots, new_sequences, rows, saves, self.loads)
 
     def __repr__(self) -> str:
         return f"<StepDraft {self.number}: {len(self.counts)} rows, {self.tokens_left} tokens left>"

@@ -11,18 +11,22 @@ from typing import final
 
 from actors.engine.adapter_places import AdapterPlaces
 from actors.engine.blocks import BlockPool
+from actors.engine.kv_side import KvSide
 from actors.engine.sequence import Sequence, SequenceStatus
 from actors.engine.waiting import Rank, rank_of
 from protocol.ids import Slot
+from protocol.kv import BlockHash
 
 
 @final
 class Residents:
-    """Slots from 0 up to `num_slots`, the block pool and the places of adapters, with the sequences that hold them."""
+    """Slots from 0 up to `num_slots`, the block pool, the places of adapters and the way to the connector, with the
+    sequences that hold them."""
 
-    def __init__(self, pool: BlockPool, num_slots: int, policy: str, adapters: AdapterPlaces) -> None:
+    def __init__(self, pool: BlockPool, num_slots: int, policy: str, adapters: AdapterPlaces, kv: KvSide) -> None:
         self.pool = pool
         self.adapters = adapters
+        self.kv = kv
         self.policy = policy
         self._ranks: list[Rank] = []
         self._sequences: list[Sequence] = []
@@ -74,28 +78,40 @@ class Residents:
         num_blocks = len(sequence.block_table) + max(0, self.pool.num_free - len(self))
         return num_blocks * self.pool.block_size - sequence.num_planned_tokens
 
-    def find_prefix(self, sequence: Sequence) -> list[int]:
-        """Published blocks with the sequence's first tokens. Never with its last one, which has to be computed for the
+    def may_start(self, sequence: Sequence) -> bool:
+        """Whether its adapter is ready, and it is settled what comes from the connector for it."""
+        return self.adapters.is_ready(sequence.lora_id) and self.kv.is_settled(sequence)
+
+    def chain_of(self, sequence: Sequence) -> list[BlockHash]:
+        """Of the full blocks with which it could start. Never with its last token, which has to be computed for the
         sake of what comes after it."""
         if sequence.block_hashes is None or sequence.needs_every_position:
             return []
-        return self.pool.find(sequence.block_hashes.up_to(sequence.token_ids, sequence.num_tokens - 1))
+        return sequence.block_hashes.up_to(sequence.token_ids, sequence.num_tokens - 1)
 
-    def admit(self, sequence: Sequence, found: list[int]) -> None:
-        """Give it a slot and, to begin with, the blocks that were found. Its adapter is ready."""
+    def find_prefix(self, sequence: Sequence) -> list[int]:
+        """Published blocks with the sequence's first tokens."""
+        return self.pool.find(self.chain_of(sequence))
+
+    def admit(self, sequence: Sequence, found: list[int], num_loaded: int = 0) -> list[int]:
+        """Give it a slot and, to begin with, the blocks that were found, and so many more that are loaded before its
+        first row: these are returned. Its adapter is ready."""
         self.adapters.start(sequence.lora_id)
         self.pool.share(found)
-        sequence.begin_with(found, len(found) * self.pool.block_size)
+        loaded = self.pool.allocate(num_loaded)
+        sequence.begin_with([*found, *loaded], len(found), (len(found) + num_loaded) * self.pool.block_size)
         if sequence.status is SequenceStatus.WAITING and sequence.block_hashes is not None:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
             self.num_queried_tokens += sequence.num_tokens
-            self.num_found_tokens += sequence.num_computed_tokens
+            self.num_found_tokens += len(found) * self.pool.block_size
+            self.kv.finds.num_found_tokens += num_loaded * self.pool.block_size
         sequence.slot = Slot(heapq.heappop(self._free_slots))
         sequence.status = SequenceStatus.RUNNING
         rank = rank_of(sequence, self.policy)
         index = bisect.bisect(self._ranks, rank)
         self._ranks.insert(index, rank)
         self._sequences.insert(index, sequence)
+        return loaded
 
     def grow(self, sequence: Sequence, count: int) -> None:
         """Give it the blocks that its next `count` tokens need. Raises ValueError if fewer are free."""
@@ -111,6 +127,7 @@ class Residents:
             hashes = sequence.block_hashes.up_to(sequence.token_ids, num_tokens)
             for block, block_hash in zip(sequence.block_table[first:end], hashes[first:end], strict=True):
                 self.pool.publish(block, block_hash)
+                self.kv.note_published(block_hash)
             sequence.num_published_blocks = end
 
     def dismiss(self, sequence: Sequence) -> None:

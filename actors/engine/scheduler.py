@@ -3,14 +3,14 @@
 There are no prefill and decode phases: each sequence has a number of computed tokens that chases its number of tokens,
 and a step gives each a share of one token budget. What a sequence cannot have now it gets in a later step, so a
 request ends in one of four ways only: it is refused in `add`, it is aborted, `commit` finishes it, or what it needs is
-not to be had (`expire`, `fail_adapter`).
+not to be had (`expire`, `fail_adapter`, and what has to do with the connector). One that goes on elsewhere has no end.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import final
+from typing import assert_never, final
 
 from actors.engine.adapter_places import AdapterChange, AdapterPlaces
 from actors.engine.admission import adapter_refusal_of, refusal_of
@@ -23,6 +23,9 @@ from actors.engine.engine_counters import EngineCounters
 from actors.engine.finish import Finish, finish_after_token
 from actors.engine.finished import FinishedSequences
 from actors.engine.hold import Hold
+from actors.engine.kv_exports import NO_TICKET, Export
+from actors.engine.kv_finds import Find
+from actors.engine.kv_side import KvSide, must_load
 from actors.engine.progress import take_result
 from actors.engine.proposer import Proposer
 from actors.engine.residents import Residents
@@ -31,7 +34,8 @@ from actors.engine.sequence import Constraint, Sequence, SequenceStatus
 from actors.engine.shares import MOST_JUMPING, admit_waiting, extend_running, guess_ahead
 from actors.engine.waiting import WaitingQueue
 from protocol.engine_stats import EngineStats
-from protocol.ids import ClientIndex, RequestId
+from protocol.ids import ClientIndex, Epoch, RequestId
+from protocol.kv import KvCounts, KvExported, KvFound, KvOutput, KvResetDone, KvRoom
 from protocol.lora import NO_LORA, LoraId
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
 from protocol.step import Pooled, Row, Sampled, StepPlan, StepResult
@@ -41,6 +45,9 @@ MAX_IN_FLIGHT = 2
 
 Addressed = tuple[ClientIndex, EngineCoreOutput]
 """An output and the client that it is for."""
+
+EXPORTED_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
+"""Ends of requests whose KV is of use to others."""
 
 
 @final
@@ -52,15 +59,23 @@ class Scheduler:
     is freed while steps are in flight is reused by the next plan at the earliest, which the runner applies after them.
     """
 
-    def __init__(self, config: SchedulerConfig, proposer: Proposer | None = None) -> None:
-        """With a proposer steps have guesses, and cannot be planned before the tokens of the step before are known."""
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        proposer: Proposer | None = None,
+        epoch: Epoch = Epoch(0),  # noqa: B008
+    ) -> None:
+        """With a proposer steps have guesses, and cannot be planned before the tokens of the step before are known.
+        `epoch` is the engine's, for its connector."""
         self.config = config
         self._proposer = proposer
         self._pool = BlockPool(config.num_blocks, config.block_size)
         self.adapters = AdapterPlaces(config.max_loras)
         """actors/engine/adapter_loader.py tells it what has come."""
         self._adapter_changes: list[AdapterChange] = []
-        self._running = Residents(self._pool, config.max_num_seqs, config.policy, self.adapters)
+        self.kv = KvSide(epoch, self._pool, config.kv_seconds)
+        """actors/engine/kv_link.py brings the connector, and carries what is said."""
+        self._running = Residents(self._pool, config.max_num_seqs, config.policy, self.adapters, self.kv)
         self._live: dict[RequestId, Sequence] = {}
         self._waiting = WaitingQueue(config.policy)
         self._finished = FinishedSequences()
@@ -93,7 +108,11 @@ class Scheduler:
         self._deadlines.note(sequence)
         self._waiting.push(sequence)
         finish = self._finish_of_continuation(sequence)
-        return [] if finish is None else [self._finish(sequence, finish, sequence.num_continuation_tokens)]
+        if finish is not None:
+            return _addressed(self._end(sequence, finish, sequence.num_continuation_tokens))
+        if not self.kv.is_up and not self.kv.is_expected:
+            return self._fail_lacking([sequence], "there is no connector")
+        return []
 
     def abort(self, client_index: ClientIndex, request_ids: Iterable[RequestId]) -> None:
         """Drop these requests of that client without an output. Unknown and finished ids are ignored."""
@@ -105,7 +124,7 @@ class Scheduler:
     def expire(self, now: float) -> list[Addressed]:
         """End every request whose deadline has passed, in seconds of CLOCK_MONOTONIC; returns their last outputs."""
         late = self._deadlines.passed(self._live.values(), now)
-        return [self._fail(sequence, "the request was not finished by its deadline") for sequence in late]
+        return self._end_at_once(late, Finish(FinishReason.ERROR, error="the request was not finished by its deadline"))
 
     def abort_client(self, client_index: ClientIndex) -> None:
         """The client is gone: drop all that is its."""
@@ -114,14 +133,12 @@ class Scheduler:
 
     def abort_all(self, error: str) -> list[Addressed]:
         """End every request, of all clients, with finish reason "abort" and this sentence for the client."""
-        return [
-            self._finish(sequence, Finish(FinishReason.ABORT, error=error), sequence.num_output_tokens)
-            for sequence in list(self._live.values())
-        ]
+        return self._end_at_once(list(self._live.values()), Finish(FinishReason.ABORT, error=error))
 
-    def reset_prefix_cache(self, *, preempts: bool) -> bool:
-        """No sequence finds what was computed before. With `preempts` those that run lose their blocks for that, to be
-        computed again; without, nothing happens while any of them holds blocks. Whether it was done."""
+    def reset_prefix_cache(self, *, preempts: bool, external: bool = False) -> bool:
+        """No sequence finds what was computed before; what the connector has, only if it is not told to forget it too
+        (`external`). With `preempts` those that run lose their blocks for that, to be computed again; without, nothing
+        happens while any of them holds blocks. Whether it was done, but for what the connector has to do."""
         if preempts:
             for sequence in list(self._running):
                 self._running.dismiss(sequence)
@@ -130,6 +147,7 @@ class Scheduler:
         if self._pool.num_used:
             return False
         self._pool.forget()
+        self.kv.reset(external=external)
         return True
 
     def resync(self, client_index: ClientIndex, offsets: Mapping[RequestId, int]) -> list[EngineCoreOutput]:
@@ -144,11 +162,79 @@ class Scheduler:
     def fail_adapter(self, lora_id: LoraId, error: str) -> list[Addressed]:
         """What was coming does not come: end every request that waits for it; returns their last outputs."""
         self.adapters.fail(lora_id)
-        return [self._fail(sequence, error) for sequence in list(self._live.values()) if sequence.lora_id == lora_id]
+        lacking = [s for s in self._live.values() if s.lora_id == lora_id and s.is_live]
+        return [self._fail(sequence, error) for sequence in lacking]
 
     def knows(self, client_index: ClientIndex, request_id: RequestId) -> bool:
         """Whether this client's request is live or remembered as finished."""
         return self._find(client_index, request_id) is not None
+
+    # -------------------------------------------------------------------------------- the connector
+
+    def attend_connector(self, now: float) -> list[Addressed]:
+        """Ask it what is to be asked, and go on without it where it is late; returns last outputs. To be called before
+        `schedule`, and at `kv.next_deadline` at the latest. `now` is in seconds of CLOCK_MONOTONIC."""
+        if not self.kv.is_up:
+            return self.lose_connector() if self.kv.give_up_expecting(now) else []
+        outputs: list[Addressed] = []
+        if self.kv.next_deadline <= now:
+            late = self.kv.passed_finds(now)
+            outputs += self._fail_lacking((find.sequence for find in late), "the connector did not answer in time")
+        if self.kv.exports:
+            outputs += [self._conclude(export, NO_TICKET) for export in self.kv.advance_exports(now)]
+        if self.hold is not Hold.ALL and len(self._waiting):
+            self._ask_connector(now)
+        return outputs
+
+    def hear_connector(self, message: KvOutput) -> list[Addressed]:
+        """Take in what the connector says; returns the last outputs that come of it. Messages of other incarnations, of
+        the engine or the connector, are not for here."""
+        self.kv.heard()
+        match message:
+            case KvRoom(frames=frames):
+                self.kv.grant(frames)
+            case KvFound():
+                find = self.kv.hear_found(message)
+                if find is not None and message.error is not None:
+                    return self._fail_lacking([find.sequence], message.error, find)
+            case KvExported():
+                export = self.kv.hear_exported(message)
+                return [] if export is None else [self._conclude(export, message.ticket)]
+            case KvResetDone(call_id=number):
+                self.kv.hear_reset(number)
+            case KvCounts():
+                self.kv.counts = message
+            case _:
+                assert_never(message)
+        return []
+
+    def lose_connector(self) -> list[Addressed]:
+        """It is gone, or does not come: everything goes on without it. Returns last outputs."""
+        outputs = [self._conclude(export, NO_TICKET) for export in self.kv.disconnect()]
+        return outputs + self._fail_lacking(list(self._waiting), "the connector is gone")
+
+    def _ask_connector(self, now: float) -> None:
+        """For those that may start next: who waits further behind would only keep others' frames from being reused."""
+        num_ready = 0
+        for sequence in list(self._waiting.begun() if self.hold is Hold.NEW else self._waiting):
+            find = self.kv.finds.of(sequence)
+            if find is None:
+                find = self.kv.look_for(sequence, self._running.chain_of(sequence), now)
+            num_ready += find.is_settled
+            if num_ready >= self.config.max_num_seqs:
+                return
+
+    def _fail_lacking(self, sequences: Iterable[Sequence], why: str, find: Find | None = None) -> list[Addressed]:
+        """End those of them that are not to be computed without what their tickets promised."""
+        outputs: list[Addressed] = []
+        for sequence in sequences:
+            if must_load(sequence):
+                num_wanted = len(chain := self._running.chain_of(sequence))
+                num_had = len(self._pool.find(chain)) if find is None else find.first + len(find.frames)
+                if num_had < num_wanted:
+                    error = f"{num_had} of {num_wanted} KV blocks of the prompt could be loaded: {why}"
+                    outputs.append(self._fail(sequence, error))
+        return outputs
 
     # -------------------------------------------------------------------------------- the step
 
@@ -158,13 +244,14 @@ class Scheduler:
         assert len(self._in_flight) < MAX_IN_FLIGHT, f"{self._in_flight[0]!r} is not committed yet"
         self._review_adapters()
         is_guessing = self._proposer is not None
-        if not self._live or self.hold is Hold.ALL:
+        if not self.has_work or self.hold is Hold.ALL:
             return None
         if any(is_guessing or earlier.is_awaited for earlier in self._in_flight):
             return None
         config = self.config
         number = self._counters.num_steps + 1
         draft = StepDraft(number, config.max_num_batched_tokens, config.long_prefill_token_threshold)
+        draft.saves, draft.connection = self.kv.take_saves(), self.kv.connection
         extend_running(draft, self._running, self._waiting, self._chunk_budget)
         for sequence in draft.preempted:
             self._put_back(sequence)
@@ -176,9 +263,10 @@ class Scheduler:
         foresees = foresees and any(sequence.grammar is not None for sequence in draft.counts)
         if foresees or self._proposer is not None:
             guess_ahead(draft, self._running, self._proposer, foresees=foresees)
-        if not draft.counts:
-            is_held = self.hold and not self.num_begun
-            assert self._in_flight or is_held or self._awaits_adapters(), f"no progress with {self!r}"
+        if not draft.counts and (self._in_flight or not draft.saves):
+            # Saves alone are worth a step only while there is none: what is pending has to come from the one before.
+            self.kv.put_back(draft.saves)
+            assert self._in_flight or self._has_to_wait(), f"no progress with {self!r}"
             return None
         self._counters.num_steps += 1
         self._in_flight.append(draft)
@@ -192,6 +280,10 @@ class Scheduler:
         assert self._in_flight, "there is no step to commit"
         draft = self._in_flight.popleft()
         assert plan.step == result.step == draft.number, f"step {draft.number} is due, not {plan.step}/{result.step}"
+        if draft.connection == self.kv.connection and (draft.saves or draft.started):
+            self.kv.committed(draft.saves, draft.started)
+        if not plan.rows:
+            return []
         self._chunk_budget.observe(draft.num_decodes + draft.num_foreseen, draft.num_prefill_tokens, seconds)
         if result.prompt_logprobs:
             sequences = dict(zip((row.slot for row in plan.rows), draft.counts, strict=True))
@@ -234,6 +326,15 @@ class Scheduler:
             else:
                 self._adapter_changes += self.adapters.review(self._waiting)
 
+    def _has_to_wait(self) -> bool:
+        """Nobody could go on now: not those that are held, nor those that lack their adapter or wait for the connector,
+        nor those that are over."""
+        if self.hold and not self._num_that_run_again:
+            return True
+        if not len(self._running) and not len(self._waiting):
+            return True
+        return self._awaits_adapters() or any(not self.kv.is_settled(sequence) for sequence in self._waiting)
+
     def _awaits_adapters(self) -> bool:
         return any(not self.adapters.is_ready(sequence.lora_id) for sequence in self._waiting)
 
@@ -241,11 +342,15 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._live)
+        return bool(self._live) or self.kv.has_saves
 
     @property
     def num_begun(self) -> int:
-        """Live requests that have run, or run now."""
+        """Live requests that have run, or run now, or wait for their tickets."""
+        return self._num_that_run_again + len(self.kv.exports)
+
+    @property
+    def _num_that_run_again(self) -> int:
         return len(self._running) + sum(s.status is SequenceStatus.PREEMPTED for s in self._waiting)
 
     @property
@@ -271,11 +376,13 @@ class Scheduler:
         self._counters.note_prompt(sequence, outcome)
         if outcome is not None and outcome.error is not None:
             self._pool.retract(sequence.block_table)  # whatever broke this row may lie in them
+            if sequence.block_hashes is not None:
+                self.kv.retract(sequence.block_hashes.up_to(sequence.token_ids, sequence.num_tokens))
         elif sequence.num_computed_tokens >= (sequence.num_published_blocks + 1) * self._pool.block_size:
             self._running.publish_full_blocks(sequence)
         self._counters.num_generated_tokens += sequence.num_output_tokens - offset
-        if finish is not None:
-            return self._finish(sequence, finish, offset)
+        if finish is not None or (sampled is not None and sequence.hands_over):
+            return self._end(sequence, finish, offset)
         return None if sampled is None else (sequence.client_index, sequence.output_from(offset))
 
     def _sequence_of(self, request: EngineCoreRequest, grammar: Constraint | None) -> Sequence:
@@ -326,6 +433,39 @@ class Scheduler:
         message = f"{sequence.num_tokens} tokens need {num_blocks} KV blocks, but there are {self._pool.num_blocks}"
         return Finish(FinishReason.ERROR, error=message)
 
+    def _end(self, sequence: Sequence, finish: Finish | None, offset: int) -> Addressed | None:
+        """End a sequence that has all its tokens, or (without a finish) all that it is to have here. None: its last
+        output waits for a ticket."""
+        kv = sequence.request.kv
+        if finish is not None and (kv is None or not kv.exports or finish.reason not in EXPORTED_ENDS):
+            return self._finish(sequence, finish, offset)
+        if self.kv.export(sequence, finish, offset):
+            self._let_go(sequence)
+            sequence.status = SequenceStatus.LEAVING
+            return None
+        return self._conclude(Export(sequence, finish, offset, []), NO_TICKET)
+
+    def _conclude(self, export: Export, ticket: bytes) -> Addressed:
+        """Its last output, which may have waited until now."""
+        sequence = export.sequence
+        sequence.kv_ticket = ticket
+        if export.finish is not None:
+            return self._finish(sequence, export.finish, export.offset)
+        self._release(sequence)
+        self._finished.remember(sequence)
+        return sequence.client_index, sequence.output_from(export.offset)
+
+    def _end_at_once(self, sequences: list[Sequence], finish: Finish) -> list[Addressed]:
+        """End these so; those that are over already have no ticket, and else what they would have had."""
+        outputs: list[Addressed] = []
+        for sequence in sequences:
+            export = self.kv.exports.drop(sequence)
+            if export is None:
+                outputs.append(self._finish(sequence, finish, sequence.num_output_tokens))
+            else:
+                outputs.append(self._conclude(export, NO_TICKET))
+        return outputs
+
     def _fail(self, sequence: Sequence, error: str) -> Addressed:
         return self._finish(sequence, Finish(FinishReason.ERROR, error=error), sequence.num_output_tokens)
 
@@ -338,13 +478,19 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         """Take back all that a live sequence holds."""
+        self._let_go(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        del self._live[sequence.request_id]
+
+    def _let_go(self, sequence: Sequence) -> None:
+        sequence.grammar = None
         if sequence.status is SequenceStatus.RUNNING:
             self._running.dismiss(sequence)
+        elif sequence.status is SequenceStatus.LEAVING:
+            self.kv.exports.drop(sequence)
         else:
             self._waiting.remove(sequence)
-        sequence.status = SequenceStatus.FINISHED
-        sequence.grammar = None
-        del self._live[sequence.request_id]
+            self.kv.finds.drop(sequence)
 
     def _find(self, client_index: ClientIndex, request_id: RequestId) -> Sequence | None:
         sequence = self._live.get(request_id) or self._finished.get(request_id)
@@ -357,13 +503,21 @@ class Scheduler:
         first = 0 if sequence.logprobs is None else sequence.num_continuation_tokens
         if not first <= offset <= sequence.num_output_tokens:
             error = f"output from token {offset} on is not known here, only {first} to {sequence.num_output_tokens}"
-            if sequence.is_live:
+            if sequence.status is not SequenceStatus.FINISHED:
                 self._fail(sequence, error)
             return _error_output(request_id, error, max(0, offset))
-        if sequence.is_live and offset == sequence.num_output_tokens:
+        if sequence.status is not SequenceStatus.FINISHED and offset == sequence.num_output_tokens:
             return None
+        if (export := self.kv.exports.drop(sequence)) is not None:
+            # Part of what it holds back is wanted now: then all, without a ticket.
+            export.offset = offset
+            return self._conclude(export, NO_TICKET)[1]
         return sequence.output_from(offset)
 
 
 def _error_output(request_id: RequestId, error: str, offset: int = 0) -> EngineCoreOutput:
     return EngineCoreOutput(request_id, offset, [], finish_reason=FinishReason.ERROR, error=error)
+
+
+def _addressed(output: Addressed | None) -> list[Addressed]:
+    return [] if output is None else [output]

@@ -28,6 +28,8 @@ class SchedulerConfig:
     """Adapters that the runner holds at once."""
     jumps_ahead: bool = True
     """Whether several tokens that a grammar foresees are computed in one step."""
+    kv_seconds: float = 5.0
+    """How long a sequence waits for its engine's connector."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

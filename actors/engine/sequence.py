@@ -21,6 +21,8 @@ class SequenceStatus(enum.Enum):
     RUNNING = "running"
     PREEMPTED = "preempted"
     """Was running, lost its blocks, waits to be computed again from its prompt and output."""
+    LEAVING = "leaving"
+    """Has all its tokens and holds nothing any more; its last output waits for a ticket."""
     FINISHED = "finished"
     """Also when aborted, then without a finish reason."""
 
@@ -77,6 +79,7 @@ class Sequence:
         "finish_reason",
         "grammar",
         "is_prompt_counted",
+        "kv_ticket",
         "logprobs",
         "lora_id",
         "max_num_tokens",
@@ -138,6 +141,8 @@ class Sequence:
         self.prompt_logprobs: list[TokenLogprobs | None] | None = [None] if wants_prompt else None
         self.embedding: bytes | None = None
         """What the request asked for with `pooling`, once it is there."""
+        self.kv_ticket: bytes | None = None
+        """For whoever goes on with its KV, once it is over."""
         self.is_prompt_counted = False
         self.scheduled_at: float | None = None
         """When it first had a place in a step, in seconds of CLOCK_MONOTONIC."""
@@ -162,7 +167,9 @@ class Sequence:
     @property
     def is_about_to_end(self) -> bool:
         """It will have its last token when the plans in flight are done."""
-        return self.num_pending_tokens > 0 and len(self.token_ids) + self.num_pending_tokens >= self.max_num_tokens
+        if self.num_pending_tokens == 0:
+            return False
+        return self.hands_over or len(self.token_ids) + self.num_pending_tokens >= self.max_num_tokens
 
     @property
     def num_continuation_tokens(self) -> int:
@@ -180,8 +187,14 @@ class Sequence:
         return self.awaits_prompt_logprobs or (pooling is not None and pooling.pooling is not Pooling.LAST)
 
     @property
+    def hands_over(self) -> bool:
+        """It is continued elsewhere after its first token."""
+        return self.request.kv is not None and self.request.kv.hands_over
+
+    @property
     def is_live(self) -> bool:
-        return self.status is not SequenceStatus.FINISHED
+        """It goes on, or would."""
+        return self.status not in (SequenceStatus.FINISHED, SequenceStatus.LEAVING)
 
     def as_new(self) -> NewSequence:
         """What the runner has to know when the sequence takes its slot."""
@@ -233,10 +246,11 @@ class Sequence:
         if num_known >= 0:
             self.prompt_logprobs.extend(chunk.rows[num_known:])
 
-    def begin_with(self, block_table: list[int], num_computed_tokens: int) -> None:
-        """The KV of so many tokens is there, in these blocks; all others are to be computed."""
+    def begin_with(self, block_table: list[int], num_published: int, num_computed_tokens: int) -> None:
+        """The KV of so many tokens is there, in these blocks, of which others may find the first so many; all other
+        tokens are to be computed."""
         self.block_table = block_table
-        self.num_published_blocks = len(block_table)
+        self.num_published_blocks = num_published
         self.num_computed_tokens = self.num_planned_tokens = num_computed_tokens
         if self.awaits_prompt_logprobs:
             self.prompt_logprobs = [None]
@@ -270,6 +284,7 @@ class Sequence:
             scheduled_at=self.scheduled_at if offset == first or not self.is_live else None,
             num_preemptions=self.num_preemptions,
             embedding=self.embedding,
+            kv_ticket=self.kv_ticket,
         )
 
     def __repr__(self) -> str:

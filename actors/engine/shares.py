@@ -13,6 +13,7 @@ from actors.engine.proposer import Proposer
 from actors.engine.residents import Residents
 from actors.engine.sequence import Sequence, SequenceStatus
 from actors.engine.waiting import WaitingQueue
+from protocol.step import KvCopy
 
 MAX_FORESEEN = 16
 """Tokens that a grammar may add to one row."""
@@ -43,7 +44,7 @@ def extend_running(draft: StepDraft, running: Residents, waiting: WaitingQueue, 
         else:
             _extend(sequence, draft, running)
     if draft.counts:
-        ready = (sequence for sequence in waiting if running.adapters.is_ready(sequence.lora_id))
+        ready = (sequence for sequence in waiting if running.may_start(sequence))
         starting = itertools.islice(ready, running.num_free_slots)
         lacking = (sequence.num_unplanned_tokens for sequence in itertools.chain(prompts, starting))
         draft.end_decodes(budget.next_beside(len(draft.counts), lacking))
@@ -53,7 +54,7 @@ def extend_running(draft: StepDraft, running: Residents, waiting: WaitingQueue, 
 
 def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue, *, begun_only: bool = False) -> None:
     """Let sequences start, in rank order, while there is budget and the first has room for all it has. Those whose
-    adapter is not there yet are passed over.
+    adapter is not there yet, or for which the connector has not answered, are passed over.
 
     Later ones do not overtake one that lacks blocks: it would never find enough of them free. Since whoever runs has
     had a token of this step's budget by now, no more sequences ever run than a step has tokens. Nobody starts in a step
@@ -61,14 +62,16 @@ def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue, *
     only those start that have run before.
     """
     while draft.tokens_left > 0 and not draft.preempted:
-        sequence = running.adapters.first_ready(waiting.begun() if begun_only else waiting)
+        sequence = running.adapters.first_ready(waiting.begun() if begun_only else waiting, running.kv.is_settled)
         if sequence is None or sequence.num_pending_tokens:  # whoever was preempted awaits the token on its way
             return
-        if not running.has_room_for(sequence, found := running.find_prefix(sequence)):
+        found = running.find_prefix(sequence)
+        if running.kv.finds.is_torn(sequence, len(found)):
+            continue
+        if not running.has_room_for(sequence, found):
             return
         waiting.remove(sequence)
-        running.admit(sequence, found)
-        draft.admitted.append(sequence)
+        _start(sequence, found, draft, running)
         _take(sequence, draft.share_of(sequence), draft, running)
 
 
@@ -112,6 +115,16 @@ def _extend(sequence: Sequence, draft: StepDraft, running: Residents) -> None:
             return
         _preempt(victim, draft, running)
     _take(sequence, fitting, draft, running)
+
+
+def _start(sequence: Sequence, found: list[int], draft: StepDraft, running: Residents) -> None:
+    """With the blocks that were found in the pool, and those behind them that the connector has."""
+    frames = running.kv.finds.frames_behind(sequence, len(found))
+    loaded = running.admit(sequence, found, len(frames))
+    draft.loads += map(KvCopy, loaded, frames)
+    if (find := running.kv.finds.start(sequence)) is not None:
+        draft.started.append(find)
+    draft.admitted.append(sequence)
 
 
 def _take(sequence: Sequence, count: int, draft: StepDraft, running: Residents) -> None:
