@@ -14,6 +14,7 @@ from app.engines import Engines
 from app.journal import Entry
 from app.other_loads import loads_of_others
 from app.replays import Replays
+from app.roles import Roles
 from app.routing import Placement, Router
 from protocol.ids import EngineIndex, Epoch, RequestId
 from protocol.messages import AbortRequest
@@ -23,8 +24,16 @@ from protocol.messages import AbortRequest
 class Dispatch:
     """Of one engine client. Sends nothing before it has a house, since no engine is attached before that."""
 
-    def __init__(self, engines: Engines, router: Router, replays: Replays, identity: ApiIdentity = ALONE) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        router: Router,
+        replays: Replays,
+        identity: ApiIdentity = ALONE,
+        roles: Roles | None = None,
+    ) -> None:
         self._identity = identity
+        self._roles = roles or Roles()
         self._engines = engines
         self._router = router
         self._replays = replays
@@ -61,21 +70,24 @@ class Dispatch:
         loads = self._replays.loads()
         if self._identity.has_peers:
             loads += loads_of_others(self._replays.sequences_of_others(self._engines.stats_of_each()))
-        placement = Placement(self._router, loads, among)
         are_sent = True
-        for entry in entries:
-            while place := placement.place(entry.prompt):
-                index, num_cached = place
-                if self._send_to(entry, index, num_cached):
-                    placement.count(index, entry.load)
-                    break
-                placement.drop(index)
-            are_sent = are_sent and place is not None
+        for group, engines in self._roles.divide(entries, among):
+            placement = Placement(self._router, loads, engines)
+            for entry in group:
+                while place := placement.place(entry.prompt):
+                    index, num_cached = place
+                    if self._send_to(entry, index, num_cached, among):
+                        placement.count(index, entry.load)
+                        break
+                    placement.drop(index)
+                are_sent = are_sent and place is not None
         return are_sent
 
-    def _send_to(self, entry: Entry, index: EngineIndex, num_cached: int) -> bool:
+    def _send_to(self, entry: Entry, index: EngineIndex, num_cached: int, serving: Collection[EngineIndex]) -> bool:
         epoch = self._engines.attached[index]
-        request = entry.request(epoch)
+        request = entry.request(epoch, self._roles.kv_params(entry, index, serving))
+        if entry.is_moving and entry.kv_ticket:
+            num_cached = len(entry.prompt.prompt_token_ids)  # which comes with the ticket
         entry.send_to((index, epoch), num_cached)
         # The output handler first: it should know the request before the engine's first token comes.
         if self._actors.send_to_output(request) and self._actors.send_to_engine(index, request):

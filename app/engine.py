@@ -17,6 +17,7 @@ from app.deadline import Deadline
 from app.incidents import Incidents
 from protocol.engine_stats import EngineStats
 from protocol.ids import EngineIndex
+from protocol.kv import KvParams
 from protocol.lora import LoraRequest
 from protocol.messages import RequestOutput
 from protocol.operations import RunState, UtilityOperation, UtilityResult
@@ -36,6 +37,8 @@ class Prompt:
     lora: LoraRequest | None = None
     pooling: PoolingParams | None = None
     """Asks for the prompt's vector instead of what comes after it."""
+    kv: KvParams | None = None
+    """Where its KV comes from and goes to, as its client says; None: neither."""
 
 
 @frozen

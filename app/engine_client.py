@@ -41,6 +41,7 @@ from app.late_actors import late_engines, what_is_late
 from app.late_requests import LateRequests
 from app.mailbox import ActorGeneration
 from app.replays import Replays
+from app.roles import Roles
 from app.room import Room
 from app.routing import Router
 from protocol.engine_stats import EngineStats
@@ -80,11 +81,13 @@ class ActorEngineClient:
         has_prefix_cache: bool = True,
         identity: ApiIdentity = ALONE,
         peers: EnginePeers | None = None,
+        roles: Roles | None = None,
     ) -> None:
         """`max_queue_seconds`: how long a request may wait for its first token. `clock`: that of the engines.
         `to_check`: why no requests are taken, though the engines are up, until `admit` is called. `has_prefix_cache`:
         whether engines find again what they have computed. `identity`: which of several API servers this is, and
-        `peers` the others; `max_live_requests` is then for all together, as far as engines tell of the others'."""
+        `peers` the others; `max_live_requests` is then for all together, as far as engines tell of the others'.
+        `roles`: which engines compute prompts, if not all do."""
         self._max_queue_seconds = max_queue_seconds
         self._clock = clock
         self.incidents = Incidents()
@@ -95,7 +98,7 @@ class ActorEngineClient:
         self._room = Room(self._live, max_live_requests, self._num_of_others)
         self._replays = Replays(self._live, self.incidents)
         self.identity = identity
-        self._dispatch = Dispatch(self._engines, self._router, self._replays, identity)
+        self._dispatch = Dispatch(self._engines, self._router, self._replays, identity, roles)
         self._peers = peers or NobodyElse()
         self._calls = EngineCalls(identity, self._peers.held)
         self._operations = EngineOperations(self._engines, self._calls, self._send_utility)
@@ -353,6 +356,8 @@ class ActorEngineClient:
                         self._room.freed(self._room.num_waiting)  # theirs may have ended
                     for output in outputs:
                         self._deliver(output, (index, epoch))
+                    if any(output.kv_ticket is not None and output.finish_reason is None for output in outputs):
+                        self._dispatch.go_on()  # with those that were handed over
             case EngineAttached(engine_index=index, epoch=epoch):
                 if (facts := self._actors.engine_facts(index, epoch)) is not None:
                     self._attach(index, epoch, facts)
@@ -397,6 +402,8 @@ class ActorEngineClient:
         if output.finish_reason is not None:
             del self._live[output.request_id]
             self._room.freed(1)
+        elif output.kv_ticket is not None:
+            entry.hand_over(output.kv_ticket)
         if was_on_trial:
             self._dispatch.go_on()
 

@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import Metric
 
 from app.distribution import Distribution
 from app.engine import EngineClient, EngineReading
+from app.kv_metrics import kv_metrics
 from app.metric_families import Families
 from protocol.engine_stats import STEP_TOKENS_BOUNDS, EngineStats
 from protocol.spec import EngineFacts
@@ -30,6 +31,7 @@ def engine_metrics(reading: EngineReading, families: Families) -> Iterable[Metri
     """Of one engine."""
     yield from _gauges(reading, families)
     yield from _counters(families, reading.stats)
+    yield from kv_metrics(reading.stats, families)
     text = "Prompt tokens that were expected in the prefix cache of the engine to which they were sent."
     yield families.counter("trillm:routed_prefix_tokens", text, reading.num_predicted)
     level = reading.run_state.sleep_level

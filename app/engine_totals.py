@@ -4,12 +4,14 @@ nothing, and its predecessor's counters are kept here. Used by app/engines.py.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Iterable
 from itertools import zip_longest
 from typing import Any, final
 
 import msgspec
 
+from app.kv_totals import KvTotals
 from protocol.engine_stats import EngineStats
 from protocol.ids import EngineIndex, Epoch
 
@@ -28,6 +30,8 @@ class EngineTotals:
         """The latest ones that came with a heartbeat."""
         self._past: dict[EngineIndex, EngineStats] = {}
         """Counters of the incarnations before these."""
+        self._kv: defaultdict[EngineIndex, KvTotals] = defaultdict(KvTotals)
+        """Their connectors live on when they do not."""
 
     def attach(self, index: EngineIndex, epoch: Epoch, num_blocks: int) -> None:
         """An engine is there, or the same one is heard again: it has nothing to do yet."""
@@ -45,13 +49,16 @@ class EngineTotals:
         self._latest[index] = stats
         if stats.steps_by_tokens:
             self._whole[index] = stats
+        if stats.kv is not None:
+            self._kv[index].take(stats.kv)
 
     def readings(self, attached: Container[EngineIndex]) -> dict[EngineIndex, EngineStats]:
         """Of each engine that was ever attached; one that is not now has no gauges."""
         readings = {}
         for index in sorted(self._latest):
             now = self._of(index)
-            readings[index] = self._since_start(index, now if index in attached else without_gauges(now))
+            reading = self._since_start(index, now if index in attached else without_gauges(now))
+            readings[index] = msgspec.structs.replace(reading, kv=self._kv[index].reading())
         return readings
 
     def reading(self, attached: Container[EngineIndex]) -> EngineStats:
@@ -75,11 +82,14 @@ def without_gauges(stats: EngineStats) -> EngineStats:
 
 
 def _sum(readings: Iterable[EngineStats]) -> EngineStats:
-    """Of each field; lists may have different lengths."""
+    """Of each field; lists may have different lengths. Not of connectors, which are counted apart."""
     added: list[Any] = []
-    for column in zip(*map(msgspec.structs.astuple, readings), strict=True):
+    columns = zip(*map(msgspec.structs.astuple, readings), strict=True)
+    for name, column in zip(EngineStats.__struct_fields__, columns, strict=True):
         if isinstance(column[0], list):
             added.append([sum(values) for values in zip_longest(*column, fillvalue=0)])
+        elif name == "kv":
+            added.append(None)
         else:
             added.append(sum(column))
     return EngineStats(*added)

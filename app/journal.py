@@ -15,6 +15,7 @@ from app.deadline import Deadline
 from app.engine import LorasInUse, Prompt
 from app.mailbox import ActorGeneration
 from protocol.ids import FIRST_CLIENT, ClientIndex, EngineIndex, Epoch, RequestId
+from protocol.kv import KvParams
 from protocol.messages import EngineCoreRequest, RequestOutput
 
 TRIAL_DEATHS = 2
@@ -50,8 +51,12 @@ class Entry:
     deaths: int = 0
     """Engines that died under it since its last token, but for those that somebody killed."""
     client: ClientIndex = FIRST_CLIENT
+    kv_ticket: bytes = b""
+    """For what the engine has computed that handed it over."""
+    is_moving: bool = False
+    """It waits for an engine because one has handed it over."""
 
-    def request(self, epoch: Epoch) -> EngineCoreRequest:
+    def request(self, epoch: Epoch, kv: KvParams | None = None) -> EngineCoreRequest:
         """As it is sent to an engine, the first time or to go on."""
         return EngineCoreRequest(
             epoch=epoch,
@@ -66,6 +71,7 @@ class Entry:
             deadline=self.engine_deadline,
             lora=self.prompt.lora,
             pooling=self.prompt.pooling,
+            kv=kv,
         )
 
     @property
@@ -81,7 +87,7 @@ class Entry:
 
     def send_to(self, engine: tuple[EngineIndex, Epoch], num_cached: int) -> None:
         """It runs there from now on, where so many of the prompt's tokens are expected in the cache."""
-        self.engine, self.home = engine, None
+        self.engine, self.home, self.is_moving = engine, None, False
         self.num_uncomputed = len(self.prompt.prompt_token_ids) + len(self.token_ids) - num_cached
 
     def deliver(self, output: RequestOutput, engine: EngineIndex) -> None:
@@ -89,6 +95,10 @@ class Entry:
         if output.token_ids:
             self.token_ids += output.token_ids
             self.deaths = self.num_uncomputed = 0
+
+    def hand_over(self, ticket: bytes) -> None:
+        """Its engine has forgotten it, so that another one goes on."""
+        self.engine, self.is_moving, self.kv_ticket = None, True, ticket
 
     @property
     def is_on_trial(self) -> bool:

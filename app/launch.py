@@ -30,12 +30,13 @@ from app.engine_peers import EnginePeers
 from app.headless import serve_headless
 from app.listening import ListeningConfig, hypercorn_config, open_sockets
 from app.notify import open_notifier
+from app.roles import Roles
 from app.settings import Settings
 from protocol.errors import CheckpointError
 
 if TYPE_CHECKING:
     from app.peers import Peers
-    from app.serving import Service
+from app.serving import Service
 
 logger = logging.getLogger("trillm")
 
@@ -98,6 +99,7 @@ def engine_client(
         to_check="the adapters of --lora-modules are being read" if settings.lora_modules else None,
         identity=identity,
         peers=peers,
+        roles=Roles(settings.prefill_engines),
     )
 
 

@@ -31,6 +31,7 @@ def merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
         num_cached_tokens=max(earlier.num_cached_tokens, later.num_cached_tokens),
         timeline=then(earlier.timeline, later.timeline),
         embedding=later.embedding,
+        kv_ticket=later.kv_ticket,
     )
 
 

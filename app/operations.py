@@ -408,6 +408,11 @@ OPERATIONS: tuple[Operation, ...] = (
                 schema={"type": "boolean", "default": False},
                 description="Compute those that run again; while any of them runs, there is no reset without this.",
             ),
+            Query(
+                name="reset_external",
+                schema={"type": "boolean", "default": False},
+                description="Forget what KV connectors have too, in memory and on disks.",
+            ),
         ),
         answer=ResetAnswer,
         errors=(HTTPStatus.BAD_REQUEST, *OF_ENGINES),

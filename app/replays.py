@@ -74,7 +74,7 @@ class Replays:
             due.append(Due(suspects[:1], [dock]))
         if rest and (others := [entry for entry in waiting if not entry.is_on_trial]):
             due.append(Due(others, rest))
-        self._incidents.replays += sum(len(each.entries) for each in due)
+        self._incidents.replays += sum(not entry.is_moving for each in due for entry in each.entries)
         return due
 
     def send_home(self) -> None:

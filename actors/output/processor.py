@@ -37,7 +37,8 @@ class Processed:
 
 
 class OutputProcessor:
-    """Every request that is registered gives exactly one output with a finish reason, unless it is aborted first.
+    """Every request that is registered gives exactly one output with a finish reason, unless it is aborted first or
+    handed over by the engine: then the last one has a ticket instead.
 
     Outputs are applied by their absolute offset: what is known already is skipped, what leaves a gap is not applied.
     Whatever goes wrong while one request is processed ends this one, with finish reason "error".
@@ -114,11 +115,11 @@ class OutputProcessor:
             self._fail(state.request_id, state.num_tokens, error, processed)
             return
         if delta is not None:
-            self._emit(delta, processed, engine_knows=output.finish_reason is not None)
+            self._emit(delta, processed, engine_knows=output.finish_reason is not None or output.kv_ticket is not None)
 
     def _emit(self, delta: RequestOutput, processed: Processed, *, engine_knows: bool) -> None:
         processed.outputs.append(delta)
-        if delta.finish_reason is None:
+        if delta.finish_reason is None and delta.kv_ticket is None:
             return
         self._live.pop(delta.request_id, None)
         _remember(self._ended, delta.request_id)

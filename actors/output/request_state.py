@@ -98,6 +98,7 @@ class RequestState:
             num_cached_tokens=self._num_cached_tokens,
             timeline=timeline,
             embedding=output.embedding,
+            kv_ticket=output.kv_ticket if self.stopped_by is None else None,
         )
 
     def _timeline(self, output: EngineCoreOutput, at: float) -> Timeline | None:

@@ -101,7 +101,8 @@ def admin_routes(services: Services) -> Blueprint:
 
     @routes.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> Response:
-        results = await services.engine.operate(ResetPrefixCache(_flag("reset_running_requests", default=False)))
+        preempts, external = _flag("reset_running_requests", default=False), _flag("reset_external", default=False)
+        results = await services.engine.operate(ResetPrefixCache(preempts, external))
         return _answer(ResetAnswer(all(isinstance(result, CacheReset) and result.success for result in results)))
 
     @routes.post("/pause")
