@@ -7,12 +7,15 @@ An owner that reuses a frame does not stop a reader (no transport can), so what 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import NewType, Protocol
 
 from attrs import frozen
 
+from actors.kv.window import Window
 from protocol.errors import TrillmError
 from protocol.kv import BlockHash
+from protocol.spec import KvSpec
 
 LeaseId = NewType("LeaseId", str)
 """Random, so that nobody guesses one; new for each export."""
@@ -78,3 +81,8 @@ class Peers(Protocol):
         However it ends, nothing is written to those frames afterwards but in one case: a transport that cannot be
         stopped has them put into quarantine by `quarantine`, and calls what that gives once it is over. Raises
         FetchError."""
+
+
+OpenPeers = Callable[[KvSpec, Window, Lender], AbstractAsyncContextManager[Peers]]
+"""Serves others from this window, and speaks with them, as long as it is entered: actors.kv.peers.open_peers. A layout
+that differs has a window of its own, and so peers of its own; the addresses are free again once this one is left."""
