@@ -71,6 +71,8 @@ class ResetPrefixCache(msgspec.Struct, frozen=True, array_like=True, gc=False, t
 
     reset_running_requests: bool = False
     """Compute those that run again, too: while they hold blocks, the cache cannot be reset."""
+    reset_external: bool = False
+    """What the engine's connector has is forgotten too, in memory and on the disk; else it is found as before."""
 
 
 class Pause(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="pause"):

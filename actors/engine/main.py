@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from actors.child import Control, Pulse
 from actors.engine.adapter_loader import AdapterLoader
 from actors.engine.compilations import Compilations
 from actors.engine.grammar import GrammarCompiler
+from actors.engine.kv_link import EXPECTED_SECONDS, KvAccess, KvLink
 from actors.engine.operations import Operations, Rest
 from actors.engine.proposer import make_proposer
 from actors.engine.publisher import Client, Publisher
@@ -24,10 +26,10 @@ from actors.engine.sequence import Constraint
 from actors.engine.stepper import Stepper, open_stepper
 from actors.engine.weights_offer import open_offer
 from gpu.runner import open_runner
-from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT
+from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT, KV_INPUT, KV_OUTPUT
 from protocol.errors import TrillmError
 from protocol.ids import ClientIndex, Epoch, RequestId
-from protocol.links import Inbox, open_links, receive_batch
+from protocol.links import Inbox, Links, open_links, receive_batch
 from protocol.messages import (
     AbortRequest,
     EngineCoreOutput,
@@ -52,7 +54,8 @@ Addressed = Iterable[tuple[ClientIndex, EngineCoreOutput]]
 
 @final
 class Engine:
-    """One model replica's life: three tasks around a scheduler (intake, subscriptions, steps) and a heartbeat.
+    """One model replica's life: three tasks around a scheduler (intake, subscriptions, steps), a heartbeat, and the way
+    to its connector if it has one.
 
     Not to be shared between threads. `work` is set whenever the scheduler may have something to do. With two steps in
     flight, one is planned while the other runs.
@@ -70,6 +73,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         profiler_directory: Path | None = None,
         max_cpu_loras: int = 0,
+        kv: KvAccess | None = None,
     ) -> None:
         self._epoch = epoch
         self._scheduler = scheduler
@@ -78,6 +82,7 @@ class Engine:
         self._publishers = {index: Publisher(epoch, index, client) for index, client in clients.items()}
         self._pulse = pulse
         self._adapters = AdapterLoader(scheduler, stepper, self._publish, max_cpu_loras)
+        self._kv = None if kv is None else KvLink(kv, scheduler, stepper, self._publish, self._notice)
         self._operations = Operations(scheduler, stepper, pulse, profiler_directory, self._end_all, self._adapters)
         self._max_in_flight = max_in_flight
         self._clock = clock
@@ -91,6 +96,9 @@ class Engine:
                 nursery.start_soon(self._watch_subscription, index, client)
             nursery.start_soon(self._take_in, inbox, nursery)
             nursery.start_soon(self._beat)
+            if self._kv is not None:
+                self._scheduler.kv.expect(self._clock() + EXPECTED_SECONDS)
+                nursery.start_soon(self._kv.run)
             await self._steps(nursery)
 
     async def _steps(self, nursery: trio.Nursery) -> None:
@@ -107,7 +115,10 @@ class Engine:
             if not in_flight:
                 self._pulse.enter("idle")
                 self._work = trio.Event()
-                await self._work.wait()
+                # Behind the deadline: a clock that has just not got there would be asked again and again.
+                seconds = self._scheduler.kv.next_deadline - self._clock()
+                with trio.move_on_after(max(0.0, seconds) + 0.001 if seconds < math.inf else math.inf):
+                    await self._work.wait()
                 continue
             self._pulse.enter("step")
             result = await self._stepper.result()
@@ -115,13 +126,29 @@ class Engine:
             self._pulse.step = plan.step
             ended = trio.current_time()
             self._publish(self._scheduler.commit(plan, result, ended - began))
+            self._say_to_connector()
             self._operations.notice()
             began = ended
 
     def _schedule(self) -> StepPlan | None:
+        self._attend_connector()
         return self._scheduler.schedule(self._clock())
 
+    def _attend_connector(self) -> None:
+        if self._kv is not None and (ended := self._scheduler.attend_connector(self._clock())):
+            self._publish(ended)
+            self._operations.notice()
+        self._say_to_connector()
+
+    def _say_to_connector(self) -> None:
+        if self._kv is not None:
+            self._kv.flush()
+
     def _wake(self) -> None:
+        self._work.set()
+
+    def _notice(self) -> None:
+        self._operations.notice()
         self._work.set()
 
     async def _take_in(self, inbox: Inbox[EngineInput], nursery: trio.Nursery) -> None:
@@ -129,6 +156,7 @@ class Engine:
             for message in await receive_batch(inbox):
                 if message.epoch == self._epoch and message.client_index in self._publishers:
                     self._take(message, nursery)
+            self._attend_connector()
             self._operations.notice()
             self._work.set()
 
@@ -225,6 +253,7 @@ class Engine:
         while True:
             await trio.sleep(HEARTBEAT_SECONDS)
             self._publish(self._scheduler.expire(self._clock()))  # also while no step is made
+            self._attend_connector()
             for publisher in self._publishers.values():
                 publisher.heartbeat(self._scheduler.stats(whole=True))
 
@@ -235,6 +264,7 @@ def make_engine(
     clients: dict[ClientIndex, Client],
     pulse: Pulse,
     clock: Callable[[], float] = time.monotonic,
+    kv: KvAccess | None = None,
 ) -> Engine:
     """The engine over a loaded runner."""
     facts = stepper.facts
@@ -250,14 +280,25 @@ def make_engine(
         vocab_size=facts.vocab_size,
         max_loras=spec.max_loras,
         jumps_ahead=facts.device in JUMPING_DEVICES,
+        kv_seconds=spec.kv_seconds,
     )
     compiler = GrammarCompiler(spec.checkpoint, facts.vocab_size)
     plans_ahead = facts.device != "cpu" if spec.async_scheduling is None else spec.async_scheduling
     max_in_flight = MAX_IN_FLIGHT if plans_ahead else 1
-    scheduler = Scheduler(config, make_proposer(spec.speculative))
+    scheduler = Scheduler(config, make_proposer(spec.speculative), spec.epoch)
     profiles = None if spec.profiler_directory is None else Path(spec.profiler_directory)
     return Engine(
-        spec.epoch, scheduler, stepper, compiler, clients, pulse, max_in_flight, clock, profiles, spec.max_cpu_loras
+        spec.epoch,
+        scheduler,
+        stepper,
+        compiler,
+        clients,
+        pulse,
+        max_in_flight,
+        clock,
+        profiles,
+        spec.max_cpu_loras,
+        kv,
     )
 
 
@@ -278,7 +319,14 @@ async def run_engine_process(spec: EngineSpec, control: Control) -> None:
             clients: dict[ClientIndex, Client] = {
                 index: links.publish(address, ENGINE_OUTPUT) for index, address in spec.outputs_addresses.items()
             }
-            engine = make_engine(spec, stepper, clients, pulse)
+            engine = make_engine(spec, stepper, clients, pulse, kv=_kv_access(spec, control, links))
             pulse.enter("idle")
             await control.ready(stepper.facts)
             await engine.run(inbox)
+
+
+def _kv_access(spec: EngineSpec, control: Control, links: Links) -> KvAccess | None:
+    if not spec.kv_address:
+        return None
+    inbox = links.pull(spec.kv_address, KV_OUTPUT)
+    return KvAccess(spec.epoch, control.kv, inbox, lambda address: links.push(address, KV_INPUT))

@@ -50,6 +50,8 @@ from protocol.operations import (
 )
 
 DEEPEST_SLEEP = 2
+RESET_SECONDS = 3.0
+"""For the connector to forget; the app waits a little longer for the answer (app/engine_calls.py)."""
 
 Rest = Callable[[], Awaitable[UtilityResult]]
 """What is left of an operation that takes time. Raises TrillmError."""
@@ -103,8 +105,8 @@ class Operations:
                 return EngineState(
                     self._scheduler.stats(), self._scheduler.request_ids, self._pulse.beat().phase, self.run_state
                 )
-            case ResetPrefixCache(reset_running_requests=preempts):
-                return CacheReset(self._scheduler.reset_prefix_cache(preempts=preempts))
+            case ResetPrefixCache():
+                return self._begin_reset(operation)
             case AbortAll():
                 return AllAborted(self._end_all("The operator of this server ended this request"), self.run_state)
             case Pause():
@@ -141,6 +143,23 @@ class Operations:
             case _:
                 assert_never(operation)
 
+    def _begin_reset(self, operation: ResetPrefixCache) -> CacheReset | Rest:
+        external = operation.reset_external
+        was_done = self._scheduler.reset_prefix_cache(preempts=operation.reset_running_requests, external=external)
+        if not was_done or not external or not self._scheduler.kv.is_used:
+            return CacheReset(was_done)
+        if not self._scheduler.kv.is_up:
+            return CacheReset(False)  # what it has on its disk will be found again
+        return partial(self._finish_reset, self._scheduler.kv.num_resets)
+
+    async def _finish_reset(self, number: int) -> CacheReset:
+        kv = self._scheduler.kv
+        connection = kv.connection
+        with trio.move_on_after(RESET_SECONDS):
+            while not kv.is_reset(number) and kv.connection == connection:
+                await self._moved.wait()
+        return CacheReset(kv.is_reset(number))
+
     def _update(self) -> None:
         self._scheduler.hold = max(self._paused, self._sleeping)
         self.notice()
@@ -162,7 +181,7 @@ class Operations:
         self._paused = Hold.ALL
         self._update()
         if clear_cache:
-            self._scheduler.reset_prefix_cache(preempts=True)
+            self._scheduler.reset_prefix_cache(preempts=True, external=True)
         await self._stepper.apply(_nothing)  # behind the steps under way
         return self.run_state
 
@@ -188,7 +207,8 @@ class Operations:
             self._sleeping = Hold.ALL
             self._update()
             if level > 0:
-                self._scheduler.reset_prefix_cache(preempts=True)
+                # Weights that are read again may be others; those that come back from memory are the same.
+                self._scheduler.reset_prefix_cache(preempts=True, external=level > 1)
                 self._asleep = await self._stepper.apply(lambda runner: runner.sleep(level))
             self._sleep_level = max(level, self._sleep_level or 0)
         return self.run_state

@@ -64,6 +64,7 @@ CALLS = [
     Call("/wake_up", "tags=weights,scheduling", WakeUp([SleepTag.WEIGHTS, SleepTag.SCHEDULING])),
     Call("/reset_prefix_cache", "", ResetPrefixCache(False)),
     Call("/reset_prefix_cache", "reset_running_requests=True", ResetPrefixCache(True)),
+    Call("/reset_prefix_cache", "reset_external=true", ResetPrefixCache(False, True)),
     Call("/pause", "", Pause(ABORT, True)),
     Call("/pause", "mode=keep&clear_cache=false", Pause(KEEP, False)),
     Call("/resume", "", Resume()),
