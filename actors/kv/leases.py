@@ -82,6 +82,10 @@ class Leases:
         lease.num_borrowers += 1
         return list(lease.blocks.values())
 
+    def extend(self, lease_id: LeaseId) -> None:
+        if (lease := self._alive(lease_id)) is not None:
+            lease.ends_at = self._clock() + self._seconds
+
     def confirm(self, lease_id: LeaseId, lent: Sequence[Lent]) -> bool:
         lease = self._alive(lease_id)
         return lease is not None and all(

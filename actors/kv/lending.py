@@ -37,6 +37,9 @@ class Lender(Protocol):
     def borrow(self, lease_id: LeaseId) -> list[Lent] | None:
         """Its blocks, in order; the lease is extended from now on. None if there is no such lease any more."""
 
+    def extend(self, lease_id: LeaseId) -> None:
+        """Somebody who has borrowed it is still at it: from now on again, if it is not over."""
+
     def confirm(self, lease_id: LeaseId, lent: Sequence[Lent]) -> bool:
         """Whether each of these frames has held its block under this lease all the time since `borrow`."""
 
