@@ -11,12 +11,11 @@ import torch
 from gpu.torch_runner import TorchRunner
 from protocol.errors import StartError
 from protocol.ids import Slot
-from protocol.spec import EngineFacts
 from protocol.step import Row
 from scripts.gpu_checks.without_gpu import varlen_attention
 from tests.helpers.runner_conformance import check_runner
-from tests.helpers.stand_in_device import Recorder, device_model, without_pages
-from tests.helpers.tiny_checkpoints import HIDDEN_SIZE, VOCAB_SIZE, make_checkpoint
+from tests.helpers.stand_in_device import Recorder, device_facts, device_model, without_pages
+from tests.helpers.tiny_checkpoints import make_checkpoint
 
 
 @pytest.fixture(scope="module", params=["mistral_sliding"])
@@ -27,7 +26,7 @@ def checkpoint(request, tmp_path_factory):
 
 
 def test_runner_conforms(checkpoint):
-    facts = EngineFacts(64, 120, 4, VOCAB_SIZE, "cpu", "float32", 0, 0, HIDDEN_SIZE)
+    facts = device_facts(device_model(checkpoint))
     check_runner(lambda: TorchRunner(device_model(checkpoint), facts, reload=lambda: (device_model(checkpoint), None)))
 
 

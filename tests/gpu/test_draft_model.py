@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from actors.engine.scheduler_config import SchedulerConfig
+from actors.kv.window import Window
 from app.settings import default_cache_directory
 from gpu.draft_model import CATCH_UP_TOKENS, DraftModel
 from gpu.load_model import load_model
@@ -21,9 +22,9 @@ from protocol.messages import EngineCoreRequest
 from protocol.operations import SleepTag
 from protocol.parallel import ParallelSpec
 from protocol.spec import DraftModelSpec, EngineSpec, LoadFormat
-from protocol.step import NewSequence
+from protocol.step import KvCopy, NewSequence
 from tests.helpers import tiny_checkpoints, wide_checkpoints
-from tests.helpers.runner_conformance import params
+from tests.helpers.runner_conformance import Driver, a_prompt, params
 from tests.helpers.scheduling import Bench, a_config, a_request, a_spec
 from tests.helpers.thread_ranks import thread_lead
 
@@ -131,6 +132,33 @@ def test_preempted_and_cached_sequences_are_caught_up_with(checkpoints: Checkpoi
     assert stats.num_preemptions > 0
     assert stats.prefix_cache_hits > 0
     assert stats.spec_decode_num_accepted_tokens > 10
+
+
+def test_what_begins_with_loaded_blocks_is_caught_up_with(checkpoints: Checkpoints):
+    """The draft model computes them for itself, in blocks of its own."""
+    texts = []
+    wish = params(24, temperature=0.7)
+    for draft in (None, checkpoints.near):
+        driver = Driver(TorchRunner.load(checkpoints.spec(draft), lambda _: None))
+        layout = driver.runner.facts.kv_layout
+        with Window(layout, 4) as window:
+            driver.runner.attach_frames(window.described())
+            first = driver.admit(0, a_prompt(driver, 40), params(1))
+            driver.run(first)
+            driver.step(saves=[KvCopy(block, index) for index, block in enumerate(first.blocks[:2])])
+            driver.free(first)
+            loaded = driver.admit_loaded(1, first, wish)
+            loads = [KvCopy(block, index) for index, block in enumerate(loaded.blocks)]
+            result = driver.step((loaded, len(loaded.prompt) - loaded.computed), loads=loads)
+            num_guesses = 0
+            while len(loaded.output) < 20:
+                guesses = {loaded.slot: result.drafts[0][:3]} if result.drafts else {}
+                result = driver.step((loaded, 1), drafts=guesses)
+                num_guesses += sum(map(len, guesses.values()))
+        assert (num_guesses > 0) == (draft is not None)
+        texts.append(loaded.output[:20])
+        driver.runner.close()
+    assert texts[0] == texts[1]
 
 
 def test_a_model_that_drafts_for_itself_is_always_right_when_greedy(checkpoints: Checkpoints):

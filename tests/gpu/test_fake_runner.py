@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from actors.kv.window import Window
 from gpu.fake_runner import FakeRunner
 from gpu.fake_slots import PlanError
 from gpu.runner import open_runner
@@ -23,7 +26,7 @@ from protocol.ids import EngineIndex, Epoch, RequestId, Slot
 from protocol.lora import LoraId
 from protocol.sampling import SamplingParams
 from protocol.spec import EngineSpec, LoadFormat
-from protocol.step import PENDING, NewSequence, Row, StepPlan
+from protocol.step import PENDING, KvCopy, NewSequence, Row, StepPlan
 from tests.helpers.adapter_conformance import check_adapters
 from tests.helpers.adapters import write_adapter
 from tests.helpers.dummy_checkpoint import IM_END, dummy_tokenizer, write_dummy_checkpoint
@@ -348,7 +351,78 @@ def test_overwritten_kv_changes_what_comes_next(checkpoint: Path):
         return runner.step(plan(2, row(4, 1, sample=True))).sampled[0].token_id
 
     assert after(lambda runner: None) == after(lambda runner: None)
-    assert after(lambda runner: None) != after(lambda runner: runner._states.update({0: [1] * 16}))
+    assert after(lambda runner: None) != after(lambda runner: runner._blocks.write(3, [0], 1))
+
+
+@contextmanager
+def framed(checkpoint: Path) -> Iterator[tuple[FakeRunner, Window]]:
+    """A runner with a window, whose block 0 is whole, and whose slot 0 owns it."""
+    runner = FakeRunner(a_spec(checkpoint))
+    assert runner.facts.kv_layout is not None
+    with Window(runner.facts.kv_layout, 3) as window:
+        runner.attach_frames(window.described())
+        prompt = [*range(20)]
+        new = NewSequence(Slot(0), RequestId("r"), prompt, [], params())
+        runner.step(StepPlan(1, [], [new], [Row(Slot(0), 0, prompt, [0, 1], True)]))
+        yield runner, window
+        runner.close()
+
+
+def copies(step: int, saves: list[tuple[int, int]], loads: list[tuple[int, int]]) -> StepPlan:
+    """Pairs of block and frame."""
+    saved, loaded = ([KvCopy(*pair) for pair in pairs] for pairs in (saves, loads))
+    return StepPlan(step, [], [], [], saved, loaded)
+
+
+def test_frames_hold_states(checkpoint: Path):
+    with framed(checkpoint) as (runner, window):
+        runner.step(copies(2, [(0, 2)], []))
+        states = struct.unpack("<16Q", window.frame(2))
+        assert states == tuple(runner._blocks.state_at(position, [0]) for position in range(16))
+        assert 0 not in states
+
+
+@pytest.mark.parametrize(
+    ("saves", "loads", "words"),
+    [
+        ([(1, 0)], [], "block 1 is saved, but is not computed whole"),
+        ([(7, 0)], [], "block 7 is saved, but is not computed whole"),
+        ([(0, 3)], [], "frame 3 is none of 3"),
+        ([(0, 1), (0, 1)], [], "a frame is saved to twice"),
+        ([], [(5, 1)], "frame 1 is loaded, but holds no whole block"),
+        ([(0, 1)], [(5, 1), (5, 1)], "a block is loaded twice"),
+        ([(0, 1)], [(0, 1)], "block 0 is loaded, but is slot 0's"),
+        ([(0, 1)], [(1000, 1)], "block 1000 is none of 64"),
+        ([(0, 1)], [(5, -1)], "frame -1 is none of 3"),
+    ],
+)
+def test_copies_that_must_not_be_are_found_out(
+    checkpoint: Path, saves: list[tuple[int, int]], loads: list[tuple[int, int]], words: str
+):
+    with framed(checkpoint) as (runner, _), pytest.raises(PlanError, match=words):
+        runner.step(copies(2, saves, loads))
+
+
+def test_copies_without_a_window_are_found_out(checkpoint: Path):
+    with framed(checkpoint) as (runner, _):
+        runner.attach_frames(None)
+        with pytest.raises(PlanError, match="step 2 has copies, but there is no window"):
+            runner.step(copies(2, [(0, 1)], []))
+
+
+def test_a_block_of_other_tokens_is_found_out_when_a_sequence_begins_with_it(checkpoint: Path):
+    with framed(checkpoint) as (runner, _):
+        runner.step(msgspec.structs.replace(copies(2, [(0, 1)], [(5, 1)]), freed_slots=[Slot(0)]))
+        for step, first, is_right in ((3, 0, True), (4, 9, False)):
+            prompt = [first, *range(1, 20)]
+            new = NewSequence(Slot(step), RequestId("r"), prompt, [], params(), num_computed_tokens=16)
+            plan = StepPlan(step, [], [msgspec.structs.replace(new, slot=Slot(step - 2))], [])
+            plan = msgspec.structs.replace(plan, rows=[Row(Slot(step - 2), 16, prompt[16:], [5, 10 + step], True)])
+            if is_right:
+                runner.step(plan)
+                continue
+            with pytest.raises(PlanError, match="block 5 does not hold the KV of position 0"):
+                runner.step(plan)
 
 
 def test_adapters_make_other_models(checkpoint: Path, tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from gpu.load_model import load_model
 from gpu.torch_runner import TorchRunner
 from protocol.errors import StartError
 from protocol.ids import EngineIndex, Epoch, Slot
-from protocol.spec import EngineFacts, EngineSpec
+from protocol.spec import EngineSpec
 from protocol.step import Row
 from tests.helpers import wide_checkpoints
 from tests.helpers.runner_conformance import check_runner
-from tests.helpers.stand_in_device import device_model
-from tests.helpers.tiny_checkpoints import HIDDEN_SIZE, VOCAB_SIZE, make_checkpoint
+from tests.helpers.stand_in_device import device_facts, device_model
+from tests.helpers.tiny_checkpoints import make_checkpoint
 
 TOLERANCE = {"fp8": 0.15, "fp8_e5m2": 0.3}
 """Of the hidden states' norm, after three layers that read 3 and 2 bits of mantissa: half again what is measured here,
@@ -57,7 +57,7 @@ def test_the_cpu_kernels_refuse_it_by_name(tmp_path):
 
 def test_paged_attention_is_refused_and_gathered_attention_conforms(checkpoint, caplog):
     caplog.set_level("INFO", logger="trillm.load")
-    facts = EngineFacts(64, 120, 4, VOCAB_SIZE, "cpu", "float32", 0, 0, HIDDEN_SIZE)
+    facts = device_facts(device_model(checkpoint, kv_cache_dtype="fp8"))
     check_runner(lambda: TorchRunner(device_model(checkpoint, kv_cache_dtype="fp8"), facts))
     assert "attention is not varlen, paged: it does not read a cache of fp8" in caplog.text
     assert "attention: varlen, gathered; graphs" in caplog.text

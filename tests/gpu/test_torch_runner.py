@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import weakref
+from pathlib import Path
 
 import attrs
 import msgspec
 import pytest
 import torch
 
+from actors.kv.window import Window
 from gpu.load_model import compute_threads, pick_device
 from gpu.prompt_logprobs import PROMPT_LOGITS_ROWS
 from gpu.torch_runner import TorchRunner
@@ -17,8 +19,13 @@ from protocol.errors import CheckpointError, ConflictError, StartError
 from protocol.ids import EngineIndex, Epoch, RequestId, Slot
 from protocol.operations import SleepTag
 from protocol.spec import EngineSpec
-from protocol.step import NewSequence, Row, StepPlan
-from tests.helpers.runner_conformance import Driver, params
+from protocol.step import KvCopy, NewSequence, Row, StepPlan, StepResult
+from tests.helpers.runner_conformance import (
+    Driver,
+    check_blocks_come_back_from_frames,
+    check_saves_come_before_loads_and_these_before_rows,
+    params,
+)
 from tests.helpers.tiny_checkpoints import VOCAB_SIZE, make_checkpoint
 
 POISON = 319
@@ -142,6 +149,34 @@ def test_bfloat16_computes_nearly_the_same(checkpoint):
         driver.run(sequence)
         found.append(torch.tensor([logprobs.logprobs[0] for logprobs in sequence.prompt_logprobs]))
     assert (found[0] - found[1]).abs().mean() < 0.2
+
+
+@pytest.mark.parametrize("changes", [{"dtype": "bfloat16"}, {"kv_cache_dtype": "fp8"}], ids=["bfloat16", "fp8"])
+@pytest.mark.parametrize(
+    "check", [check_blocks_come_back_from_frames, check_saves_come_before_loads_and_these_before_rows]
+)
+def test_blocks_of_any_type_come_back_from_frames(checkpoint, changes, check):
+    runner = load(checkpoint, **changes)
+    check(lambda: runner, Driver(runner))
+    runner.close()
+
+
+def test_a_plan_without_rows_may_have_copies_and_nothing_of_it_is_left_after_close(checkpoint):
+    runner = load(checkpoint)
+    with Window(runner.facts.kv_layout, 2) as window:
+        runner.attach_frames(window.described())
+        runner.step(plan_of(1, (0, [5, 6, 7, 8], [9])))
+        assert runner.step(StepPlan(2, [], [], [], [KvCopy(9, 1)])) == StepResult(2, [])
+        assert any(window.frame(1))
+        assert not any(window.frame(0))
+        assert mapped("trillm-kv") == 2
+        runner.close()
+        assert mapped("trillm-kv") == 1
+
+
+def mapped(name: str) -> int:
+    """Places in this process's memory."""
+    return sum(name in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 
 def test_devices_and_types_that_are_not_here_are_refused(checkpoint):

@@ -16,15 +16,17 @@ import attrs
 import msgspec
 import pytest
 
+from actors.kv.window import Window
 from gpu.runner import Runner
 from protocol.errors import ConflictError
 from protocol.ids import RequestId, Slot
+from protocol.kv import KvLayout
 from protocol.lora import NO_LORA, LoraId
 from protocol.messages import TokenLogprobs
 from protocol.operations import SleepTag
 from protocol.pooling import Pooling, PoolingParams
 from protocol.sampling import SamplingParams
-from protocol.step import PENDING, NewSequence, Pooled, Row, Sampled, StepPlan, StepResult
+from protocol.step import PENDING, KvCopy, NewSequence, Pooled, Row, Sampled, StepPlan, StepResult
 
 MakeRunner = Callable[[], Runner]
 """Makes a fresh runner: at least 4 slots, 48 blocks, 64 tokens of context, 32 tokens of vocabulary."""
@@ -65,6 +67,8 @@ class Driven:
     pooling: PoolingParams | None = None
     pooled: Pooled | None = None
     lora_id: LoraId = NO_LORA
+    num_shared: int = 0
+    """Blocks that it began with."""
 
     @property
     def tokens(self) -> list[int]:
@@ -101,6 +105,15 @@ class Driver:
         self._shared.update(sequence.blocks)
         return sequence
 
+    def admit_loaded(self, slot: int, like: Driven, wish: SamplingParams) -> Driven:
+        """Begins with fresh blocks for as much of the same tokens as a sequence finds in a cache; its first step is to
+        load them."""
+        sequence = self.admit(slot, like.prompt, wish, lora_id=like.lora_id)
+        num_blocks = (len(like.prompt) - 1) // self.runner.facts.block_size
+        sequence.blocks = [self._free.pop() for _ in range(num_blocks)]
+        sequence.computed = num_blocks * self.runner.facts.block_size
+        return sequence
+
     def admit_to_pool(self, slot: int, prompt: list[int], pooling: PoolingParams) -> Driven:
         return Driven(Slot(slot), list(prompt), params(0), [], [], pooling=pooling)
 
@@ -117,6 +130,8 @@ class Driver:
         failing: Sequence[Driven] = (),
         drafts: dict[Slot, list[int]] | None = None,
         draft_bitmasks: dict[Slot, list[bytes]] | None = None,
+        saves: Sequence[KvCopy] = (),
+        loads: Sequence[KvCopy] = (),
     ) -> StepResult:
         """One plan that computes the next so many tokens of each sequence, sampling those that catch up.
 
@@ -144,7 +159,7 @@ class Driver:
         if pending:
             rows = [self._without_last(s, row) for (s, _), row in zip(work, rows, strict=True)]
         self.plans += 1
-        result = self.runner.step(StepPlan(self.plans, self._freed_slots, new, rows))
+        result = self.runner.step(StepPlan(self.plans, self._freed_slots, new, rows, list(saves), list(loads)))
         self._freed_slots = []
         self._take(result, [sequence for sequence, _ in work], rows, {sequence.slot for sequence in failing})
         return result
@@ -381,6 +396,90 @@ def check_shared_blocks_begin_a_sequence(make_runner: MakeRunner, driver: Driver
     assert expected.output == beside.output == after.output
 
 
+def check_blocks_come_back_from_frames(make_runner: MakeRunner, driver: Driver) -> None:
+    """To the last bit what they were, in other blocks, after a sleep in which all that the pool held was lost."""
+    wish = params(5, temperature=0.9, logprobs=2)
+    computed, sharing = _computed_and_shared(driver, wish)
+    with _window(driver.runner) as window:
+        driver.runner.attach_frames(window.described())
+        # Each into another frame than its number, and in a plan of their own.
+        saves = [KvCopy(block, 20 - index) for index, block in enumerate(sharing.blocks[: sharing.num_shared])]
+        assert driver.step(saves=saves).sampled == []
+        driver.free(computed)
+        assert driver.runner.sleep(2)
+        assert driver.runner.wake(list(SleepTag)) == []
+        beside = driver.admit(3, a_prompt(driver, 9, 4), params(20))
+        loaded = driver.admit_loaded(2, sharing, wish)
+        assert len(loaded.blocks) == len(saves)
+        loads = [KvCopy(block, save.frame) for block, save in zip(loaded.blocks, saves, strict=True)]
+        driver.step((loaded, len(loaded.prompt) - loaded.computed), loads=loads)
+        driver.step((beside, 9))
+        driver.run(loaded)
+    assert loaded.sampled == [msgspec.structs.replace(one, slot=Slot(2)) for one in sharing.sampled]
+
+
+def check_saves_come_before_loads_and_these_before_rows(make_runner: MakeRunner, driver: Driver) -> None:
+    """Of one plan, which also overwrites what it saves, and begins with what it loads."""
+    wish = params(5, temperature=0.9, logprobs=2)
+    computed, sharing = _computed_and_shared(driver, wish)
+    driver.free(computed)
+    saved = sharing.blocks[: sharing.num_shared]
+    with _window(driver.runner) as window:
+        driver.runner.attach_frames(window.described())
+        loaded = driver.admit_loaded(2, sharing, wish)
+        over = driver.admit(3, a_prompt(driver, 40, 4), params(20))
+        over.blocks = list(saved)
+        driver.step(
+            (over, 40),
+            (loaded, len(loaded.prompt) - loaded.computed),
+            saves=[KvCopy(block, index) for index, block in enumerate(saved)],
+            loads=[KvCopy(block, index) for index, block in enumerate(loaded.blocks)],
+        )
+        driver.runner.attach_frames(None)
+        driver.runner.attach_frames(None)
+        driver.run(loaded)
+    assert loaded.sampled[0].token_id == sharing.sampled[0].token_id
+    assert loaded.output == sharing.output
+
+
+def check_a_window_that_is_gone_leaves_a_runner_without_one(make_runner: MakeRunner, driver: Driver) -> None:
+    sequence = driver.admit(0, a_prompt(driver, 20), params(3))
+    with _window(driver.runner) as window:
+        gone = window.described()
+        driver.runner.attach_frames(gone)
+    driver.step((sequence, 20))
+    block = KvCopy(sequence.blocks[0], 1)
+    driver.step((sequence, 1), saves=[block])  # who has it mapped keeps it
+    for described in (
+        gone,
+        msgspec.structs.replace(gone, path="/proc/self/exe"),
+        msgspec.structs.replace(gone, layout=KvLayout(b"another", 16, [64])),
+    ):
+        with pytest.raises(OSError, match=r"."):
+            driver.runner.attach_frames(described)
+    driver.run(sequence)
+    with pytest.raises((AssertionError, ValueError)):
+        driver.step(saves=[block])
+
+
+def _computed_and_shared(driver: Driver, wish: SamplingParams) -> tuple[Driven, Driven]:
+    """A sequence, and one behind it that has begun with its blocks, run, and is freed: what one that begins with loaded
+    blocks has to be like."""
+    computed = driver.admit(0, a_prompt(driver, 40), params(1))
+    driver.run(computed)
+    sharing = driver.admit_after(computed, 1, [*computed.prompt[:33], 5, 6, 7], wish)
+    sharing.num_shared = len(sharing.blocks)
+    assert sharing.num_shared > 0
+    driver.run(sharing)
+    driver.free(sharing)
+    return computed, sharing
+
+
+def _window(runner: Runner) -> Window:
+    assert runner.facts.kv_layout is not None
+    return Window(runner.facts.kv_layout, 24)
+
+
 def check_logprobs_shapes(make_runner: MakeRunner, driver: Driver) -> None:
     for count in (None, 0, 3):
         sequence = driver.admit(0, a_prompt(driver, 9), params(4, temperature=0.9, logprobs=count))
@@ -565,6 +664,9 @@ CHECKS: tuple[Callable[[MakeRunner, Driver], None], ...] = (
     check_a_void_row_does_no_harm,
     check_drafts_change_no_token,
     check_shared_blocks_begin_a_sequence,
+    check_blocks_come_back_from_frames,
+    check_saves_come_before_loads_and_these_before_rows,
+    check_a_window_that_is_gone_leaves_a_runner_without_one,
     check_logprobs_shapes,
     check_prompt_logprobs_cover_the_prompt,
     check_grammar_bitmask_binds,

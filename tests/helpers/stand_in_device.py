@@ -17,8 +17,10 @@ from gpu.torch_model import TorchModel
 from gpu.varlen_attention import VarlenFunction
 from gpu.weights import WeightLoader, open_weights
 from protocol.ids import EngineIndex, Epoch
-from protocol.spec import EngineSpec
+from protocol.kv import KvLayout
+from protocol.spec import EngineFacts, EngineSpec
 from scripts.gpu_checks.without_gpu import varlen_attention
+from tests.helpers.tiny_checkpoints import HIDDEN_SIZE, VOCAB_SIZE
 
 CPU = torch.device("cpu")
 
@@ -71,3 +73,9 @@ def device_model(
         return cuda_model(
             spec, config, decoder, size, 0, DeviceParts(varlen, capture or Recorder(), compiler, flashinfer)
         )
+
+
+def device_facts(model: TorchModel) -> EngineFacts:
+    """Of a model with the sizes that `device_spec` has if it is told nothing else."""
+    layout = KvLayout(b"stand-in", 4, model.block_bytes)
+    return EngineFacts(64, 120, 4, VOCAB_SIZE, "cpu", "float32", 0, 0, HIDDEN_SIZE, layout)

@@ -7,17 +7,28 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from actors.kv.window import Window
+from gpu.kv_frames import KvFrames
 from gpu.ranks.follower import Follower
 from protocol.errors import CheckpointError, ConflictError, RankLostError, StartError
 from protocol.ids import EngineIndex, Epoch
+from protocol.kv import KvWindow
 from protocol.lora import LoraId, LoraRequest
 from protocol.operations import SleepTag
 from protocol.parallel import ParallelSpec
 from protocol.spec import EngineSpec
+from protocol.step import KvCopy, StepPlan
 from tests.gpu.test_torch_loras import random_adapters
 from tests.gpu.test_torch_runner import load, plan_of, resumes_as_expected
 from tests.helpers.adapter_conformance import check_adapters
-from tests.helpers.runner_conformance import Driver, a_prompt, check_runner, params
+from tests.helpers.runner_conformance import (
+    Driver,
+    a_prompt,
+    check_blocks_come_back_from_frames,
+    check_runner,
+    check_saves_come_before_loads_and_these_before_rows,
+    params,
+)
 from tests.helpers.thread_ranks import ignore, load_over_threads, thread_lead
 from tests.helpers.tiny_checkpoints import make_checkpoint
 
@@ -60,9 +71,11 @@ def test_adapters_are_on_all_ranks(tmp_path):
 
 def test_the_facts_are_of_all_ranks_together(checkpoint):
     alone, ranked = load(checkpoint, dtype="float32"), load_over_threads(checkpoint, TP2)
-    assert msgspec.structs.replace(ranked.facts, weights_bytes=0) == msgspec.structs.replace(
-        alone.facts, weights_bytes=0
-    )
+    whole, parts = alone.facts.kv_layout, ranked.facts.kv_layout
+    assert parts.piece_bytes == [whole.piece_bytes[0] // 2] * 2
+    assert parts.digest != whole.digest
+    same = {"weights_bytes": 0, "kv_layout": None}
+    assert msgspec.structs.replace(ranked.facts, **same) == msgspec.structs.replace(alone.facts, **same)
     assert alone.facts.weights_bytes < ranked.facts.weights_bytes < 1.1 * alone.facts.weights_bytes  # norms are on each
     ranked.close()
 
@@ -107,6 +120,55 @@ def test_a_follower_without_room_for_its_cache_has_all_sleep_on(tmp_path):
     assert runner.sleep(0) == [SleepTag.KV_CACHE]
     assert runner.wake(list(SleepTag)) == []
     assert resumes_as_expected(runner, expected)
+    runner.close()
+
+
+@pytest.mark.parametrize("parallel", [TP2, TP2_PP2], ids=["tp2", "tp2_pp2"])
+@pytest.mark.parametrize(
+    "check", [check_blocks_come_back_from_frames, check_saves_come_before_loads_and_these_before_rows]
+)
+def test_each_rank_s_piece_of_a_block_comes_back_from_its_frame(checkpoint, parallel, check):
+    runner = load_over_threads(checkpoint, parallel)
+    assert len(runner.facts.kv_layout.piece_bytes) == parallel.world
+    check(lambda: runner, Driver(runner))
+    runner.close()
+
+
+def test_frames_hold_what_every_rank_computed_when_a_plan_without_rows_is_done(checkpoint):
+    runner = load_over_threads(checkpoint, TP2_PP2)
+    layout = runner.facts.kv_layout
+    with Window(layout, 1) as window:
+        runner.attach_frames(window.described())
+        runner.step(plan_of(1, (0, [5, 6, 7, 8], [9])))
+        runner.step(StepPlan(2, [], [], [], [KvCopy(9, 0)]))
+        frame = window.frame(0).tobytes()
+        pieces = [frame[at : at + size] for at, size in zip(layout.piece_offsets, layout.piece_bytes, strict=True)]
+    assert all(any(piece) for piece in pieces)
+    assert len(set(pieces)) == 4
+    runner.close()
+
+
+def test_a_window_that_one_follower_cannot_map_no_rank_has(checkpoint, monkeypatch):
+    followers: list[Follower] = []
+    runner = load_over_threads(checkpoint, TP2, followers)
+    opened = KvFrames.__init__
+
+    def fail_on_rank_1(frames: KvFrames, window: KvWindow, rank: int = 0) -> None:
+        if rank == 1:
+            raise OSError("no such window on this rank")
+        opened(frames, window, rank)
+
+    with Window(runner.facts.kv_layout, 2) as window:
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="rank 1: no such window on this rank"):
+            patch.setattr(KvFrames, "__init__", fail_on_rank_1)
+            runner.attach_frames(window.described())
+        assert (runner._frames, followers[0]._frames) == (None, None)
+        runner.attach_frames(window.described())
+        runner.step(plan_of(1, (0, [5, 6, 7, 8], [9])))
+        runner.step(StepPlan(2, [], [], [], [KvCopy(9, 1)]))
+        assert any(window.frame(1))
+        runner.attach_frames(None)
+        assert (runner._frames, followers[0]._frames) == (None, None)
     runner.close()
 
 
@@ -159,6 +221,8 @@ def test_a_lost_rank_ends_the_step_and_nobody_is_told_anything_after_that(checkp
     spec = EngineSpec(EngineIndex(0), Epoch(1), "", {}, str(checkpoint), parallel=TP2, device="cpu", dtype="float32")
     with thread_lead(spec) as lead:
         model, _, _ = lead.load_models(spec, ignore, None, None)
+        assert not lead.is_lost
     with pytest.raises(RankLostError):
         model.compute(plan_of(1, (0, [5, 6, 7], [0])).rows)
+    assert lead.is_lost
     model.close()
