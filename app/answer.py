@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import trio
 from attrs import define
+from msgspec import UNSET, UnsetType
 
 from app.deadline import Deadline
 from app.engine import EngineClient, Generation, Prompt
+from app.kv_transfer import told_transfer
 from app.metrics import Metrics
 from app.request_metrics import EndedSequence
 from app.schemas.usage import Usage, usage
@@ -34,6 +37,8 @@ class _Progress:
     timeline: Timeline | None = None
     """As far as it is known."""
     finish_reason: str | None = None
+    kv_ticket: bytes | None = None
+    """For its KV, if that was to be kept for another server."""
     engine: EngineIndex = FIRST_ENGINE
     """Where its latest output came from."""
 
@@ -98,6 +103,12 @@ class Answer:
             sum(choice.num_cached_tokens for choice in firsts),
         )
 
+    def kv_transfer_params(self, answer_id: str) -> dict[str, Any] | UnsetType:
+        """For the server that is to go on, if its KV was to be kept for one."""
+        tickets = [choice.kv_ticket for choice in self._choices if choice.kv_ticket is not None]
+        told = told_transfer(tickets[0], answer_id) if tickets else None
+        return UNSET if told is None else told
+
     def close(self) -> None:
         """Counts what was abandoned, and prompts of which nothing was."""
         for start in range(0, len(self._choices), self._n):
@@ -128,7 +139,7 @@ class Answer:
         choice.num_tokens += new
         metrics.generation_tokens += new
         if output.finish_reason is not None and choice.finish_reason is None:
-            choice.finish_reason = output.finish_reason
+            choice.finish_reason, choice.kv_ticket = output.finish_reason, output.kv_ticket
             metrics.whole_request.observe(now - self._began)
             metrics.ended(output.finish_reason, choice.as_ended())
 

@@ -141,6 +141,7 @@ class ChatWriter:
             prompt_logprobs=prompt,
             prompt_token_ids=self._form.prompt if self._form.return_token_ids else UNSET,
             prompt_text=UNSET if self._form.prompt_text is None else self._form.prompt_text,
+            kv_transfer_params=self._answer.kv_transfer_params(self._head.id),
         )
 
     def _choice(self, index: int, whole: _Whole) -> ChatChoice:
@@ -227,7 +228,8 @@ class ChatWriter:
     ) -> bytes:
         choice = ChatChunkChoice(index, delta, logprobs, finish_reason, stop_reason, token_ids)
         usage = self._usage() if self._head.continuous_usage else self._head.usage(self._answer)
-        return sse.event(self._head.of(ChatChunk, choices=[choice], usage=usage))
+        transfer = UNSET if finish_reason is None else self._answer.kv_transfer_params(self._head.id)
+        return sse.event(self._head.of(ChatChunk, choices=[choice], usage=usage, kv_transfer_params=transfer))
 
 
 def _deltas(parts: list[Part]) -> list[Delta]:

@@ -93,7 +93,8 @@ class CompletionWriter:
             for index, output in await self._answer.receive():
                 pieces[index].add(self._piece(index, output))
         choices = [self._choice(index, piece, whole=True) for index, piece in enumerate(pieces)]
-        return self._head.of(Completion, choices=choices, usage=self._answer.usage())
+        transfer = self._answer.kv_transfer_params(self._head.id)
+        return self._head.of(Completion, choices=choices, usage=self._answer.usage(), kv_transfer_params=transfer)
 
     def _frames(self, index: int, output: RequestOutput) -> list[bytes]:
         if self._begun[index] and self._is_plain(output):
@@ -140,9 +141,9 @@ class CompletionWriter:
             piece.logprobs = joined(before, writer.write(output.logprobs or []))
 
     def _event(self, index: int, piece: _Piece) -> bytes:
-        return sse.event(
-            self._head.of(Completion, choices=[self._choice(index, piece)], usage=self._head.usage(self._answer))
-        )
+        choices, usage = [self._choice(index, piece)], self._head.usage(self._answer)
+        transfer = self._answer.kv_transfer_params(self._head.id) if piece.finish_reason else UNSET
+        return sse.event(self._head.of(Completion, choices=choices, usage=usage, kv_transfer_params=transfer))
 
     def _choice(self, index: int, piece: _Piece, whole: bool = False) -> CompletionChoice:
         return CompletionChoice(

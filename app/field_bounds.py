@@ -7,6 +7,7 @@ from __future__ import annotations
 from app.adapter_paths import MAX_PATH_LENGTH
 from app.adapters import MAX_NAME_LENGTH
 from app.calls import ALLOWED_TOOLS
+from app.kv_transfer import MAX_FIELDS as MAX_TRANSFER_FIELDS
 from app.limits import Limits
 from app.messages_history import ROLES
 from app.messages_request import CHOICES, DISPLAYS, EFFORTS, THINKS
@@ -201,7 +202,7 @@ def _sampling(limits: Limits) -> Bounds:
         "truncate_prompt_tokens": {"integer": {"minimum": -1, "not": {"const": 0}}},
         "stream_interval": {"integer": {"minimum": 1}},
         "logprob_token_ids": {"array": {"maxItems": 0}},
-        "kv_transfer_params": {"object": {"maxProperties": 0}},
+        "kv_transfer_params": {"object": {"maxProperties": MAX_TRANSFER_FIELDS}},
         "ec_transfer_params": {"object": {"maxProperties": 0}},
         "vllm_xargs": {"object": {"maxProperties": 0}},
     }

@@ -11,6 +11,7 @@ from quart import has_request_context, request
 from app.access_log import access_of
 from app.engine import Prompt
 from app.head import Head
+from app.kv_transfer import kv_params
 from app.priority import checked_priority
 from app.request_size import check_num_prompt_logprobs, check_num_token_ids
 from app.sampling import (
@@ -51,13 +52,14 @@ def engine_prompts(
     lengths = [len(ids) for ids in token_ids]
     check_num_token_ids(shared, lengths, n, services.limits)
     check_num_prompt_logprobs(shared, sum(lengths), n, services.limits)
+    kv = kv_params(fields.kv_transfer_params, n * len(token_ids), services.kv_policy)
     prompts: list[Prompt] = []
     for ids in token_ids:
         base = services.seed() if seed is None else seed
         most = services.model.generation_config.max_new_tokens
         params = for_prompt(shared, wanted, len(ids), bounds.max_model_len, base, most)
         seeded = (msgspec.structs.replace(params, seed=choice_seed(base, choice)) for choice in range(n))
-        prompts += [Prompt(ids, each, priority, salt, lora) for each in seeded]
+        prompts += [Prompt(ids, each, priority, salt, lora, kv=kv) for each in seeded]
     return prompts
 
 

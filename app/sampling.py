@@ -136,7 +136,6 @@ def _refuse_unsupported(fields: SamplingFields) -> None:
         "use_beam_search": fields.use_beam_search,
         "length_penalty": fields.length_penalty not in (None, 1.0),
         "logprob_token_ids": fields.logprob_token_ids,
-        "kv_transfer_params": fields.kv_transfer_params,
         "ec_transfer_params": fields.ec_transfer_params,
         "vllm_xargs": fields.vllm_xargs,
     }

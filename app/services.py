@@ -15,6 +15,7 @@ from app.cors_policy import CorsPolicy
 from app.dialects.dialect import Dialect
 from app.drain import Drain
 from app.engine import EngineClient
+from app.kv_transfer import KvPolicy
 from app.limits import Limits
 from app.metrics import Metrics
 from app.model_card import ModelCard
@@ -74,6 +75,8 @@ class Services:
     """Streams end with a chunk of usage, whether or not that was asked for."""
     response_role: str = "assistant"
     """Whose message a chat completion is said to be, unless it goes on with one that the request has."""
+    kv_policy: KvPolicy = field(factory=KvPolicy)
+    """Whether prompts come from other servers, or go there."""
     keep_alive_seconds: float = math.inf
     """A stream that has nothing to tell for so long tells a comment."""
     logs_access: bool = True

@@ -130,6 +130,7 @@ class Service:
             adapter_policy=policy,
             force_include_usage=settings.enable_force_include_usage,
             response_role=settings.response_role,
+            kv_policy=settings.kv_policy,
             keep_alive_seconds=settings.sse_keep_alive_interval or math.inf,
             logs_access=not settings.disable_access_log,
             request_log=RequestLog(settings.enable_log_requests, settings.max_log_len),

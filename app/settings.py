@@ -23,6 +23,7 @@ from app.dialects.names import check_parser_names
 from app.generation_config import read_override
 from app.hosts import leading_host
 from app.kv_config import KvTransferConfig, check_gibibytes, kv_template, read_kv_transfer_config
+from app.kv_transfer import KvPolicy
 from app.limits import EMBEDDINGS_AT_ONCE, Limits
 from app.listed_variable import lines, whole, words
 from app.lora_modules import LoraModule, read_lora_modules
@@ -442,6 +443,12 @@ class Settings:
     @property
     def kv_transfer(self) -> KvTransferConfig | None:
         return read_kv_transfer_config(self.kv_transfer_config)
+
+    @property
+    def kv_policy(self) -> KvPolicy:
+        transfer = self.kv_transfer
+        must_load = transfer is not None and transfer.kv_load_failure_policy == "fail"
+        return KvPolicy(self.has_connectors, must_load)
 
     @property
     def num_engines(self) -> int:

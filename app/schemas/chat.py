@@ -159,6 +159,8 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: list[dict[str, Any] | None] | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
+    """For the server that is to go on."""
 
 
 class FunctionDelta(msgspec.Struct, frozen=True):
@@ -197,3 +199,5 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
+    """With a finish reason."""

@@ -49,3 +49,5 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
+    """For the server that is to go on. In a stream with a finish reason."""

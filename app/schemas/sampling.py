@@ -102,8 +102,9 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     """Refused unless empty."""
     repetition_detection: RepetitionDetection | None = None
     kv_transfer_params: dict[str, Any] | None = None
-    """Refused unless empty, as the next two are."""
+    """Where the KV of the prompt comes from, or that it is to be kept for another server."""
     ec_transfer_params: dict[str, Any] | None = None
+    """Refused unless empty, as the next one is."""
     vllm_xargs: dict[str, Any] | None = None
     timeout: float | None = None
     """Seconds that the request may take, from when its body is here."""
