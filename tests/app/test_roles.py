@@ -1,0 +1,61 @@
+"""Which engine a request goes to where some compute prompts and others go on, and what each is told."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from app.engine import Prompt
+from app.journal import Entry
+from app.mailbox import ActorGeneration
+from app.roles import Roles
+from protocol.ids import EngineIndex, RequestId
+from protocol.kv import KvParams
+from protocol.pooling import Pooling, PoolingParams
+from protocol.sampling import SamplingParams
+
+ROLES = Roles(1)
+BOTH = [EngineIndex(0), EngineIndex(1)]
+
+
+def entry(*token_ids: int, max_tokens: int = 8, ticket: bytes = b"", **prompt: object) -> Entry:
+    made = Entry(
+        RequestId("r"), Prompt([1, 2], SamplingParams(seed=1, max_tokens=max_tokens), **prompt), ActorGeneration([]), 0.0
+    )
+    return attrs.evolve(made, token_ids=list(token_ids), kv_ticket=ticket)
+
+
+def test_new_ones_go_to_those_that_compute_prompts_and_others_to_those_that_go_on() -> None:
+    new, old = entry(), entry(5)
+    assert list(ROLES.divide([old, new], BOTH)) == [([new], [0]), ([old], [1])]
+    assert list(ROLES.divide([new], BOTH)) == [([new], [0])]
+
+
+def test_whoever_serves_does_the_others_work_as_well() -> None:
+    new, old = entry(), entry(5)
+    for only in BOTH:
+        assert list(ROLES.divide([old, new], [only])) == [([new], [only]), ([old], [only])]
+
+
+def test_without_roles_all_engines_do_everything() -> None:
+    entries = [entry(), entry(5)]
+    assert list(Roles().divide(entries, BOTH)) == [(entries, BOTH)]
+    assert Roles().kv_params(entries[0], EngineIndex(0), BOTH) is None
+
+
+@pytest.mark.parametrize(
+    ("what", "index", "serving", "told"),
+    [
+        (entry(), 0, BOTH, KvParams(hands_over=True)),
+        (entry(), 0, BOTH[:1], None),  # nobody is there to go on
+        (entry(), 1, BOTH[1:], None),  # who goes on does it all
+        (entry(5), 0, BOTH[:1], None),
+        (entry(5, ticket=b"t"), 1, BOTH, KvParams(b"t")),
+        (entry(max_tokens=1), 0, BOTH, None),  # over with the first token
+        (entry(pooling=PoolingParams(Pooling.LAST), max_tokens=0), 0, BOTH, None),
+        (entry(kv=KvParams(exports=True)), 0, BOTH, KvParams(exports=True)),  # for another server's engines
+        (entry(kv=KvParams(b"s", must_load=True)), 0, BOTH, KvParams(b"s", hands_over=True, must_load=True)),
+    ],
+)
+def test_each_is_told_what_becomes_of_what_it_computes(what, index, serving, told) -> None:
+    assert ROLES.kv_params(what, EngineIndex(index), serving) == told
