@@ -155,6 +155,20 @@ async def test_a_rank_is_as_its_host_says_and_is_ordered_as_long_as_it_is_wanted
             await stage.says()
 
 
+async def test_what_nobody_could_make_sense_of_is_not_handed_on(autojump_clock):
+    async with open_stage() as stage:
+        await stage.says()
+        async with open_rank(stage) as rank:
+            stage.told()
+            for is_ready in (True, False, True):  # the second one comes late
+                await stage.says(told_of(heartbeat=None, is_ready=is_ready))
+            await stage.says(told_of(heartbeat=None, fault="no", lost_rank=2))
+            await stage.says(told_of(heartbeat=None, fault="none", lost_rank=-1, end="gone"))
+            assert [await rank.receive() for _ in range(3)] == [Ready(RankFacts()), Fault("no"), Fault("none")]
+            with pytest.raises(trio.EndOfChannel):
+                await rank.receive()
+
+
 async def test_a_host_that_is_cut_off_has_lost_its_ranks_which_is_not_their_fault(autojump_clock):
     async with open_stage() as stage:
         await stage.says()
