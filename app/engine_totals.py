@@ -46,6 +46,10 @@ class EngineTotals:
         if stats.steps_by_tokens:
             self._whole[index] = stats
 
+    def latest(self, attached: Container[EngineIndex]) -> dict[EngineIndex, EngineStats]:
+        """What each of these said last: its gauges are all there is, its counters begin with its epoch."""
+        return {index: stats for index, stats in self._latest.items() if index in attached}
+
     def readings(self, attached: Container[EngineIndex]) -> dict[EngineIndex, EngineStats]:
         """Of each engine that was ever attached; one that is not now has no gauges."""
         readings = {}

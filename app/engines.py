@@ -56,6 +56,10 @@ class Engines:
     def stats(self) -> EngineStats:
         return self._totals.reading(self.attached)
 
+    def latest(self) -> dict[EngineIndex, EngineStats]:
+        """For its gauges: what each that is attached said last, without adding up what it counted before."""
+        return self._totals.latest(self.attached)
+
     def stats_of_each(self) -> dict[EngineIndex, EngineStats]:
         return self._totals.readings(self.attached)
 
