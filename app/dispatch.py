@@ -72,8 +72,8 @@ class Dispatch:
         return are_sent
 
     def _loads(self, among: Collection[EngineIndex]) -> Counter[EngineIndex]:
-        """What these have to do, in tokens. Of one alone it is not asked: nothing is chosen by it, and with a full queue
-        it takes a millisecond."""
+        """What these have to do, in tokens. Nothing, if there is one only: nothing is chosen by it, and with a full
+        queue it takes a millisecond."""
         if len(among) < 2:
             return Counter()
         loads = self._replays.loads()
