@@ -14,7 +14,6 @@ import attrs
 
 from actors.handles import FollowingSpec, HostsSpec
 from protocol.errors import BadRequestError, CheckpointError
-from protocol.links import derive_curve_keys
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -29,6 +28,8 @@ def leading_host(settings: Settings, checkpoint: Path) -> HostsSpec | None:
     """None: there is one host. Raises BadRequestError and CheckpointError for files that cannot be used."""
     if settings.nnodes == 1:
         return None
+    from protocol.links import derive_curve_keys  # loads zmq, which no command needs that only reads settings
+
     return HostsSpec(
         num_hosts=settings.nnodes,
         host=settings.master_addr,
@@ -40,6 +41,8 @@ def leading_host(settings: Settings, checkpoint: Path) -> HostsSpec | None:
 
 def following_host(settings: Settings, checkpoint: Path) -> FollowingSpec:
     """Raises as `leading_host`."""
+    from protocol.links import derive_curve_keys
+
     key = read_key(settings.node_key_file)
     return FollowingSpec(
         number=settings.node_rank,
