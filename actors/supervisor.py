@@ -24,6 +24,7 @@ from actors.handles import ActorState, EngineLost, EventOutlet, HouseEvent, Hous
 from actors.hosts.others import OtherHosts
 from actors.incarnation import open_incarnation
 from actors.process import ChildProcess, open_process
+from actors.ready_engines import ReadyEngine, ReadyEngines
 from actors.record import Record
 from actors.restart_policy import RestartPolicy
 from actors.standby import Standby
@@ -56,20 +57,6 @@ logger = logging.getLogger("trillm.supervisor")
 
 
 @final
-class EngineUp:
-    """An engine incarnation that serves: where it listens, and the app's link to it."""
-
-    def __init__(self, spec: EngineSpec, facts: EngineFacts, link: SendLink[EngineInput]) -> None:
-        self.spec = spec
-        self.facts = facts
-        self.link = link
-
-    def attach(self) -> AttachEngine:
-        spec = self.spec
-        return AttachEngine(spec.engine_index, spec.epoch, spec.requests_address, spec.outputs_addresses[FIRST_CLIENT])
-
-
-@final
 class Supervisor:
     """Fulfils actors.handles.House."""
 
@@ -77,13 +64,13 @@ class Supervisor:
         self._spec = spec
         self._directory = directory
         self._links = links
-        self._app = EventOutlet()
+        self._app: EventOutlet[HouseEvent] = EventOutlet()
         self._epoch = 0
         self._is_over = False
         """An actor that is needed cannot be had."""
         self._desk = GrammarDesk(spec.engine.checkpoint, self._new_epoch)
         self._standby = Standby(self._new_epoch, self._are_idle) if spec.has_standby else None
-        self._engines: dict[EngineIndex, EngineUp] = {}
+        self._engines = ReadyEngines()
         self._output: SendLink[OutputInput] | None = None
         self._weights: Weights | None = None
         """What engines are told of the weights actor; None as long as they are to wait."""
@@ -104,15 +91,10 @@ class Supervisor:
         self._app.listen(take)
 
     def engine_facts(self, index: EngineIndex, epoch: Epoch) -> EngineFacts | None:
-        up = self._engines.get(index)
-        return up.facts if up and up.spec.epoch == epoch else None
+        return self._engines.facts(index, epoch)
 
     def send_to_engine(self, index: EngineIndex, message: EngineInput) -> bool:
-        up = self._engines.get(index)
-        if up is None or up.spec.epoch != message.epoch:
-            return False
-        up.link.send_nowait(message)
-        return True
+        return self._engines.send(index, message)
 
     def send_to_output(self, message: OutputInput) -> bool:
         if self._output is None:
@@ -273,26 +255,28 @@ class Supervisor:
             rendezvous=self._rendezvous(meeting, index, epoch) if unit.followers else "",
             num_hosts=1 if self._spec.hosts is None else self._spec.hosts.num_hosts,
         )
-        link: SendLink[EngineInput] | None = None
         try:
             open_engine = open_process if self._standby is None else self._standby.open_engine
             opened = open_engine(spec, record.name)
             async with unit.open_incarnation(spec, opened, self._tell_of_weights) as heard:
                 async for facts in heard:
                     assert isinstance(facts, EngineFacts)
-                    link = self._links.push(spec.requests_address, ENGINE_INPUT)
-                    up = self._engines[index] = EngineUp(spec, facts, link)
-                    self.send_to_output(up.attach())
+                    engine = self._ready_engine(spec, facts)
+                    self._engines.come(engine)
+                    self.send_to_output(engine.attach)
                     if self.servers is not None:
                         self.servers.engine_came(spec, facts)
                     if self._standby is not None and self._all_engines_ready():
                         self._standby.want()
         finally:
-            self._engines.pop(index, None)
+            self._engines.go(index, epoch)
             meeting.unlink(missing_ok=True)
-            if link is not None:
-                link.close()
         self._app.send_nowait(EngineLost(index, epoch, record.last_end or "?", record.ended_from_outside))
+
+    def _ready_engine(self, spec: EngineSpec, facts: EngineFacts) -> ReadyEngine:
+        outputs_address = spec.outputs_addresses[FIRST_CLIENT]
+        attach = AttachEngine(spec.engine_index, spec.epoch, spec.requests_address, outputs_address)
+        return ReadyEngine(attach, facts, self._links.push(spec.requests_address, ENGINE_INPUT))
 
     async def _output_incarnation(self) -> None:
         epoch = self._new_epoch()
@@ -311,8 +295,8 @@ class Supervisor:
                 async with open_incarnation(record, spec) as heard:
                     async for _ in heard:
                         self._output = self._links.push(spec.inbox_address, OUTPUT_INPUT)
-                        for up in self._engines.values():
-                            self._output.send_nowait(up.attach())
+                        for engine in self._engines:
+                            self._output.send_nowait(engine.attach)
                 nursery.cancel_scope.cancel()
         finally:
             from_output.close()
