@@ -29,9 +29,13 @@ class EngineTotals:
         self._past: dict[EngineIndex, EngineStats] = {}
         """Counters of the incarnations before these."""
 
+    def was_attached(self, index: EngineIndex, epoch: Epoch) -> bool:
+        """Whether this is the incarnation that was attached last."""
+        return self._epochs.get(index) == epoch
+
     def attach(self, index: EngineIndex, epoch: Epoch, num_blocks: int) -> None:
         """An engine is there, or the same one is heard again: it has nothing to do yet."""
-        if self._epochs.get(index) != epoch:
+        if not self.was_attached(index, epoch):
             self._past[index] = self._since_start(index, without_gauges(self._of(index)))
             self._epochs[index] = epoch
             self._latest[index] = EngineStats(kv_blocks_total=num_blocks)
