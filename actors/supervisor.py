@@ -26,6 +26,7 @@ from actors.incarnation import open_incarnation
 from actors.process import ChildProcess, open_process
 from actors.ready_engines import ReadyEngine, ReadyEngines
 from actors.record import Record
+from actors.rest import REST_SECONDS, GiveUp, unless_others_serve
 from actors.restart_policy import RestartPolicy
 from actors.standby import Standby
 from protocol.codec import APP_INPUT, ENGINE_INPUT, OUTPUT_INPUT
@@ -45,9 +46,6 @@ from protocol.spec import (
 WEIGHTS_SECONDS = 300.0
 """How long an engine waits for the weights actor, over all its incarnations, beside the time that the checkpoint's size
 takes at a slow rate (gpu/shared_weights); after that it loads by itself."""
-
-REST_SECONDS = 60.0
-"""How long an engine that died too often is let alone, if there are others."""
 
 WEIGHTS = "weights-0"
 WEIGHTS_NICE = 5
@@ -154,7 +152,7 @@ class Supervisor:
         self,
         record: Record,
         incarnation: Callable[[], Awaitable[None]],
-        give_up: Callable[[str, str | None], None] | None = None,
+        give_up: GiveUp | None = None,
     ) -> None:
         """Until it cannot be had; then `give_up` is called, by default with the end of the service."""
         give_up = give_up or self._give_up
@@ -180,16 +178,9 @@ class Supervisor:
 
     async def _keep_engine(self, unit: EngineUnit) -> None:
         """As long as others serve, one that keeps dying is let alone for a while and tried again."""
-        record = unit.lead
-
-        def give_up(reason: str, detail: str | None) -> None:
-            if record.cannot_start() or not self._any_engine_ready():
-                self._give_up(reason, detail)
-            else:
-                logger.error("%s: %s; the others go on, and it is tried again in %.0f s", reason, detail, REST_SECONDS)
-
+        give_up = unless_others_serve(self._give_up, unit.lead, self._any_engine_ready)
         while not self._is_over:
-            await self._keep_alive(record, partial(self._engine_incarnation, unit), give_up)
+            await self._keep_alive(unit.lead, partial(self._engine_incarnation, unit), give_up)
             await trio.sleep(REST_SECONDS)
 
     def _give_up(self, reason: str, detail: str | None) -> None:
