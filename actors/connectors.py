@@ -16,11 +16,9 @@ import trio
 from actors.handles import ActorState
 from actors.incarnation import open_incarnation
 from actors.record import Record
+from actors.rest import REST_SECONDS, GiveUp
 from protocol.ids import EngineIndex, Epoch
 from protocol.spec import EngineFacts, EngineSpec, Kv, KvEngine, KvFacts, KvSpec
-
-REST_SECONDS = 60.0
-"""How long one that died too often is let alone."""
 
 logger = logging.getLogger("trillm.supervisor")
 
@@ -29,7 +27,7 @@ class KeepAlive(Protocol):
     """The supervisor's: until it cannot be had, which it then tells the last argument."""
 
     async def __call__(
-        self, record: Record, incarnation: Callable[[], Awaitable[None]], give_up: Callable[[str, str | None], None], /
+        self, record: Record, incarnation: Callable[[], Awaitable[None]], give_up: GiveUp, /
     ) -> None: ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NoReturn, Protocol, final
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar, final
 
 import attrs
 import msgspec
@@ -169,19 +169,22 @@ class HouseFailed:
 HouseEvent = AppInput | EngineLost | OutputLost | HouseFailed
 
 
+Event = TypeVar("Event")
+
+
 @final
-class EventOutlet:
+class EventOutlet(Generic[Event]):
     """An outbox for events that calls its listener: a task and a channel in between would cost more, for each step of
     an engine, than all that is done with what it says. Keeps what comes before there is a listener."""
 
     def __init__(self) -> None:
-        self._kept: list[HouseEvent] = []
-        self._take: Callable[[HouseEvent], None] = self._kept.append
+        self._kept: list[Event] = []
+        self._take: Callable[[Event], None] = self._kept.append
 
-    def send_nowait(self, value: HouseEvent) -> None:
+    def send_nowait(self, value: Event) -> None:
         self._take(value)
 
-    def listen(self, take: Callable[[HouseEvent], None]) -> None:
+    def listen(self, take: Callable[[Event], None]) -> None:
         self._take = take
         for event in self._kept:
             take(event)

@@ -25,7 +25,9 @@ from actors.handles import ActorState, EngineLost, EventOutlet, HouseEvent, Hous
 from actors.hosts.others import OtherHosts
 from actors.incarnation import open_incarnation
 from actors.process import ChildProcess, open_process
+from actors.ready_engines import ReadyEngine, ReadyEngines
 from actors.record import Record
+from actors.rest import REST_SECONDS, GiveUp, unless_others_serve
 from actors.restart_policy import RestartPolicy
 from actors.standby import Standby
 from protocol.codec import APP_INPUT, ENGINE_INPUT, OUTPUT_INPUT
@@ -47,28 +49,11 @@ WEIGHTS_SECONDS = 300.0
 """How long an engine waits for the weights actor, over all its incarnations, beside the time that the checkpoint's size
 takes at a slow rate (gpu/shared_weights); after that it loads by itself."""
 
-REST_SECONDS = 60.0
-"""How long an engine that died too often is let alone, if there are others."""
-
 WEIGHTS = "weights-0"
 WEIGHTS_NICE = 5
 """Most often it only looks whether a file is there, while those that are to serve are importing."""
 
 logger = logging.getLogger("trillm.supervisor")
-
-
-@final
-class EngineUp:
-    """An engine incarnation that serves: where it listens, and the app's link to it."""
-
-    def __init__(self, spec: EngineSpec, facts: EngineFacts, link: SendLink[EngineInput]) -> None:
-        self.spec = spec
-        self.facts = facts
-        self.link = link
-
-    def attach(self) -> AttachEngine:
-        spec = self.spec
-        return AttachEngine(spec.engine_index, spec.epoch, spec.requests_address, spec.outputs_addresses[FIRST_CLIENT])
 
 
 @final
@@ -79,13 +64,13 @@ class Supervisor:
         self._spec = spec
         self._directory = directory
         self._links = links
-        self._app = EventOutlet()
+        self._app: EventOutlet[HouseEvent] = EventOutlet()
         self._epoch = 0
         self._is_over = False
         """An actor that is needed cannot be had."""
         self._desk = GrammarDesk(spec.engine.checkpoint, self._new_epoch)
         self._standby = Standby(self._new_epoch, self._are_idle) if spec.has_standby else None
-        self._engines: dict[EngineIndex, EngineUp] = {}
+        self._engines = ReadyEngines()
         self._output: SendLink[OutputInput] | None = None
         self._weights: Weights | None = None
         """What engines are told of the weights actor; None as long as they are to wait."""
@@ -108,15 +93,10 @@ class Supervisor:
         self._app.listen(take)
 
     def engine_facts(self, index: EngineIndex, epoch: Epoch) -> EngineFacts | None:
-        up = self._engines.get(index)
-        return up.facts if up and up.spec.epoch == epoch else None
+        return self._engines.facts(index, epoch)
 
     def send_to_engine(self, index: EngineIndex, message: EngineInput) -> bool:
-        up = self._engines.get(index)
-        if up is None or up.spec.epoch != message.epoch:
-            return False
-        up.link.send_nowait(message)
-        return True
+        return self._engines.send(index, message)
 
     def send_to_output(self, message: OutputInput) -> bool:
         if self._output is None:
@@ -179,7 +159,7 @@ class Supervisor:
         self,
         record: Record,
         incarnation: Callable[[], Awaitable[None]],
-        give_up: Callable[[str, str | None], None] | None = None,
+        give_up: GiveUp | None = None,
     ) -> None:
         """Until it cannot be had; then `give_up` is called, by default with the end of the service."""
         give_up = give_up or self._give_up
@@ -205,16 +185,9 @@ class Supervisor:
 
     async def _keep_engine(self, unit: EngineUnit) -> None:
         """As long as others serve, one that keeps dying is let alone for a while and tried again."""
-        record = unit.lead
-
-        def give_up(reason: str, detail: str | None) -> None:
-            if record.cannot_start() or not self._any_engine_ready():
-                self._give_up(reason, detail)
-            else:
-                logger.error("%s: %s; the others go on, and it is tried again in %.0f s", reason, detail, REST_SECONDS)
-
+        give_up = unless_others_serve(self._give_up, unit.lead, self._any_engine_ready)
         while not self._is_over:
-            await self._keep_alive(record, partial(self._engine_incarnation, unit), give_up)
+            await self._keep_alive(unit.lead, partial(self._engine_incarnation, unit), give_up)
             await trio.sleep(REST_SECONDS)
 
     def _give_up(self, reason: str, detail: str | None) -> None:
@@ -281,16 +254,15 @@ class Supervisor:
             num_hosts=1 if self._spec.hosts is None else self._spec.hosts.num_hosts,
             kv_address=self._address(f"e{index}.{epoch}.kv") if self._connectors else "",
         )
-        link: SendLink[EngineInput] | None = None
         try:
             open_engine = open_process if self._standby is None else self._standby.open_engine
             opened = open_engine(spec, record.name)
             async with unit.open_incarnation(spec, opened, self._tell_of_weights) as heard:
                 async for facts in heard:
                     assert isinstance(facts, EngineFacts)
-                    link = self._links.push(spec.requests_address, ENGINE_INPUT)
-                    up = self._engines[index] = EngineUp(spec, facts, link)
-                    self.send_to_output(up.attach())
+                    engine = self._ready_engine(spec, facts)
+                    self._engines.come(engine)
+                    self.send_to_output(engine.attach)
                     if self._connectors:
                         self._connectors[index].engine_came(spec, facts)
                     if self.servers is not None:
@@ -298,13 +270,16 @@ class Supervisor:
                     if self._standby is not None and self._all_engines_ready():
                         self._standby.want()
         finally:
-            self._engines.pop(index, None)
+            self._engines.go(index, epoch)
             if self._connectors:
                 self._connectors[index].engine_went(epoch)
             meeting.unlink(missing_ok=True)
-            if link is not None:
-                link.close()
         self._app.send_nowait(EngineLost(index, epoch, record.last_end or "?", record.ended_from_outside))
+
+    def _ready_engine(self, spec: EngineSpec, facts: EngineFacts) -> ReadyEngine:
+        outputs_address = spec.outputs_addresses[FIRST_CLIENT]
+        attach = AttachEngine(spec.engine_index, spec.epoch, spec.requests_address, outputs_address)
+        return ReadyEngine(attach, facts, self._links.push(spec.requests_address, ENGINE_INPUT))
 
     async def _output_incarnation(self) -> None:
         epoch = self._new_epoch()
@@ -323,8 +298,8 @@ class Supervisor:
                 async with open_incarnation(record, spec) as heard:
                     async for _ in heard:
                         self._output = self._links.push(spec.inbox_address, OUTPUT_INPUT)
-                        for up in self._engines.values():
-                            self._output.send_nowait(up.attach())
+                        for engine in self._engines:
+                            self._output.send_nowait(engine.attach)
                 nursery.cancel_scope.cancel()
         finally:
             from_output.close()

@@ -5,6 +5,7 @@ Used by app/engine_client.py. Synchronous: there is no moment at which a request
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import final
 
@@ -67,9 +68,7 @@ class Dispatch:
     def _send(self, entries: Iterable[Entry], among: Collection[EngineIndex]) -> bool:
         """Hand them to some of these engines. Whether all could be handed to one: an engine that has just gone down
         leaves them to the others, and what is left over waits for the next one that is up."""
-        loads = self._replays.loads()
-        if self._identity.has_peers:
-            loads += loads_of_others(self._replays.sequences_of_others(self._engines.stats_of_each()))
+        loads = self._loads(among)
         are_sent = True
         for group, engines in self._roles.divide(entries, among):
             placement = Placement(self._router, loads, engines)
@@ -82,6 +81,16 @@ class Dispatch:
                     placement.drop(index)
                 are_sent = are_sent and place is not None
         return are_sent
+
+    def _loads(self, among: Collection[EngineIndex]) -> Counter[EngineIndex]:
+        """What these have to do, in tokens. Nothing, if there is one only: nothing is chosen by it, and with a full
+        queue it takes a millisecond."""
+        if len(among) < 2:
+            return Counter()
+        loads = self._replays.loads()
+        if self._identity.has_peers:
+            loads += loads_of_others(self._replays.sequences_of_others(self._engines.latest()))
+        return loads
 
     def _send_to(self, entry: Entry, index: EngineIndex, num_cached: int, serving: Collection[EngineIndex]) -> bool:
         epoch = self._engines.attached[index]

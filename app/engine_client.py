@@ -295,7 +295,7 @@ class ActorEngineClient:
         """Live requests of other API servers, as the engines last told."""
         if not self.identity.has_peers:
             return 0
-        return self._replays.sequences_of_others(self._engines.stats_of_each()).total()
+        return self._replays.sequences_of_others(self._engines.latest()).total()
 
     def _check_ready(self, is_patient: bool) -> None:
         readiness = self.readiness
@@ -353,7 +353,7 @@ class ActorEngineClient:
                 if self._engines.is_attached(index, epoch):
                     self._engines.take(index, stats)
                     if self.identity.has_peers:
-                        self._room.freed(self._room.num_waiting)  # theirs may have ended
+                        self._room.look_again()  # theirs may have ended
                     for output in outputs:
                         self._deliver(output, (index, epoch))
                     if any(output.kv_ticket is not None and output.finish_reason is None for output in outputs):

@@ -33,9 +33,13 @@ class EngineTotals:
         self._kv: defaultdict[EngineIndex, KvTotals] = defaultdict(KvTotals)
         """Their connectors live on when they do not."""
 
+    def was_attached(self, index: EngineIndex, epoch: Epoch) -> bool:
+        """Whether this is the incarnation that was attached last."""
+        return self._epochs.get(index) == epoch
+
     def attach(self, index: EngineIndex, epoch: Epoch, num_blocks: int) -> None:
         """An engine is there, or the same one is heard again: it has nothing to do yet."""
-        if self._epochs.get(index) != epoch:
+        if not self.was_attached(index, epoch):
             self._past[index] = self._since_start(index, without_gauges(self._of(index)))
             self._epochs[index] = epoch
             self._latest[index] = EngineStats(kv_blocks_total=num_blocks)
@@ -51,6 +55,10 @@ class EngineTotals:
             self._whole[index] = stats
         if stats.kv is not None:
             self._kv[index].take(stats.kv)
+
+    def latest(self, attached: Container[EngineIndex]) -> dict[EngineIndex, EngineStats]:
+        """What each of these said last: its gauges are all there is, its counters begin with its epoch."""
+        return {index: stats for index, stats in self._latest.items() if index in attached}
 
     def readings(self, attached: Container[EngineIndex]) -> dict[EngineIndex, EngineStats]:
         """Of each engine that was ever attached; one that is not now has no gauges."""

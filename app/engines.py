@@ -25,7 +25,6 @@ class Engines:
         self.facts: EngineFacts | None = None
         """What is true of all of them; None until the first one was ready."""
         self._facts: dict[EngineIndex, EngineFacts] = {}
-        self._epochs: dict[EngineIndex, Epoch] = {}
         self._totals = EngineTotals()
 
     def is_attached(self, index: EngineIndex, epoch: Epoch) -> bool:
@@ -33,10 +32,10 @@ class Engines:
 
     def was_attached(self, index: EngineIndex, epoch: Epoch) -> bool:
         """Whether it is only heard again."""
-        return self._epochs.get(index) == epoch
+        return self._totals.was_attached(index, epoch)
 
     def attach(self, index: EngineIndex, epoch: Epoch, facts: EngineFacts) -> None:
-        self.attached[index] = self._epochs[index] = epoch
+        self.attached[index] = epoch
         self._totals.attach(index, epoch, facts.num_blocks)
         self._facts[index] = facts
         # A request may go to any of them, and to another one after a death. Their caches may differ: they took what
@@ -55,6 +54,10 @@ class Engines:
     @property
     def stats(self) -> EngineStats:
         return self._totals.reading(self.attached)
+
+    def latest(self) -> dict[EngineIndex, EngineStats]:
+        """For its gauges: what each that is attached said last, without adding up what it counted before."""
+        return self._totals.latest(self.attached)
 
     def stats_of_each(self) -> dict[EngineIndex, EngineStats]:
         return self._totals.readings(self.attached)

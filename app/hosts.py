@@ -15,7 +15,6 @@ import attrs
 from actors.handles import FollowingSpec, HostsSpec
 from app.shared_key import read_shared_key
 from protocol.errors import BadRequestError, CheckpointError
-from protocol.links import derive_curve_keys
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -28,6 +27,8 @@ def leading_host(settings: Settings, checkpoint: Path) -> HostsSpec | None:
     """None: there is one host. Raises BadRequestError and CheckpointError for files that cannot be used."""
     if settings.nnodes == 1:
         return None
+    from protocol.links import derive_curve_keys  # loads zmq, which no command needs that only reads settings
+
     return HostsSpec(
         num_hosts=settings.nnodes,
         host=settings.master_addr,
@@ -39,6 +40,8 @@ def leading_host(settings: Settings, checkpoint: Path) -> HostsSpec | None:
 
 def following_host(settings: Settings, checkpoint: Path) -> FollowingSpec:
     """Raises as `leading_host`."""
+    from protocol.links import derive_curve_keys
+
     key = _key(settings)
     return FollowingSpec(
         number=settings.node_rank,

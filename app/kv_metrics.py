@@ -1,5 +1,4 @@
-"""What KV connectors count, for Prometheus: under vLLM's names where it has the thing. Used by app/engine_metrics.py."""
-
+"""What KV connectors count, for Prometheus, under vLLM's names where it has the thing. Used by app/engine_metrics."""
 from __future__ import annotations
 
 from collections.abc import Iterable

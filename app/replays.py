@@ -53,7 +53,7 @@ class Replays:
 
     def away_from_trials(self, among: Collection[EngineIndex]) -> Collection[EngineIndex]:
         """Those of these engines in which nothing is on trial; all of them if there are none."""
-        return self._not_on_trial(among) or among
+        return among if len(among) < 2 else self._not_on_trial(among) or among
 
     def _not_on_trial(self, among: Collection[EngineIndex]) -> list[EngineIndex]:
         tried = {entry.engine[0] for entry in self._live.values() if entry.engine is not None and entry.is_on_trial}

@@ -46,6 +46,12 @@ class Room:
         """Places: those who have waited longest look again."""
         self._waiting.unpark(count=count)
 
+    def look_again(self) -> None:
+        """Others may have ended theirs. Asked with every output of an engine, so it wakes no more than may find room:
+        each counts the live ones anew."""
+        if self._waiting:
+            self.freed(max(0, self._most - self._num_live()))
+
     def _num_live(self) -> int:
         return len(self._live) + self._num_of_others()
 

@@ -61,6 +61,12 @@ MAX_ROLE_LENGTH = 64
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
+def check_flag(flag: str, value: int, least: int, most: int) -> None:
+    """Raises BadRequestError outside [least, most]."""
+    if not least <= value <= most:
+        raise BadRequestError(f"{flag} must be from {least} to {most}, not {value}")
+
+
 def default_cache_directory() -> Path:
     """$XDG_CACHE_HOME/trillm, or ~/.cache/trillm."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trillm"
@@ -322,18 +328,10 @@ class Settings:
             raise BadRequestError(
                 f"--response-role must have 1 to {MAX_ROLE_LENGTH} characters, and has {len(self.response_role)}"
             )
-        if not 0 <= self.port <= 65535:
-            raise BadRequestError(f"--port must be from 0 to 65535, not {self.port}")
-        if not 1 <= self.max_lora_rank <= MAX_LORA_RANK:
-            raise BadRequestError(f"--max-lora-rank must be from 1 to {MAX_LORA_RANK}, not {self.max_lora_rank}")
-        if not 1 <= self.data_parallel_size <= MAX_ENGINES:
-            raise BadRequestError(
-                f"--data-parallel-size must be from 1 to {MAX_ENGINES}, not {self.data_parallel_size}"
-            )
-        if not 1 <= self.api_server_count <= MAX_API_SERVERS:
-            raise BadRequestError(
-                f"--api-server-count must be from 1 to {MAX_API_SERVERS}, not {self.api_server_count}"
-            )
+        check_flag("--port", self.port, 0, 65535)
+        check_flag("--max-lora-rank", self.max_lora_rank, 1, MAX_LORA_RANK)
+        check_flag("--data-parallel-size", self.data_parallel_size, 1, MAX_ENGINES)
+        check_flag("--api-server-count", self.api_server_count, 1, MAX_API_SERVERS)
         self._check_ranks()
         self._check_hosts()
         self._check_connectors()
@@ -368,13 +366,8 @@ class Settings:
                 raise BadRequestError(f"--{name.replace('_', '-')} must not be negative, and is {values[name]}")
 
     def _check_ranks(self) -> None:
-        flags = {
-            "--tensor-parallel-size": self.tensor_parallel_size,
-            "--pipeline-parallel-size": self.pipeline_parallel_size,
-        }
-        for flag, size in flags.items():
-            if not 1 <= size <= MAX_RANKS:
-                raise BadRequestError(f"{flag} must be from 1 to {MAX_RANKS}, not {size}")
+        check_flag("--tensor-parallel-size", self.tensor_parallel_size, 1, MAX_RANKS)
+        check_flag("--pipeline-parallel-size", self.pipeline_parallel_size, 1, MAX_RANKS)
         processes = self.num_engines * self.parallel.world
         if self.parallel.world > 1 and processes > MAX_RANKS:
             raise BadRequestError(
@@ -383,8 +376,7 @@ class Settings:
             )
 
     def _check_hosts(self) -> None:
-        if not 1 <= self.nnodes <= MAX_HOSTS:
-            raise BadRequestError(f"--nnodes must be from 1 to {MAX_HOSTS}, not {self.nnodes}")
+        check_flag("--nnodes", self.nnodes, 1, MAX_HOSTS)
         if not 0 <= self.node_rank < self.nnodes:
             raise BadRequestError(f"--node-rank must be from 0 to {self.nnodes - 1} (--nnodes), not {self.node_rank}")
         if self.headless and self.node_rank == 0:
@@ -399,9 +391,7 @@ class Settings:
         if not self.master_addr or self.node_key_file is None:
             missing = "--node-key-file" if self.master_addr else "--master-addr"
             raise BadRequestError(f"--nnodes {self.nnodes} needs a {missing}")
-        highest = 65535 - self.data_parallel_size
-        if not 1 <= self.master_port <= highest:
-            raise BadRequestError(f"--master-port must be from 1 to {highest}, not {self.master_port}")
+        check_flag("--master-port", self.master_port, 1, 65535 - self.data_parallel_size)
 
     def _check_connectors(self) -> None:
         self.kv_transfer  # noqa: B018  raises for what cannot be read
@@ -411,8 +401,7 @@ class Settings:
             raise BadRequestError("--kv-offloading-disk-size needs a --kv-offloading-path")
         roles = {"--prefill-engines": self.prefill_engines, "--decode-engines": self.decode_engines}
         for flag, number in roles.items():
-            if not 0 <= number <= MAX_ENGINES:
-                raise BadRequestError(f"{flag} must be from 0 to {MAX_ENGINES}, not {number}")
+            check_flag(flag, number, 0, MAX_ENGINES)
         if any(roles.values()):
             if not all(roles.values()):
                 raise BadRequestError("--prefill-engines and --decode-engines need each other")

@@ -128,8 +128,7 @@ class ModelConfig(ModelShape):
     @property
     def is_plain(self) -> bool:
         """Whether nothing distinguishes the model from Llama, Mistral, Qwen2 and Qwen3: norms before the blocks, one
-        rotation over whole heads, SiLU, no soft caps, no sinks,
-        no experts."""
+        rotation over whole heads, SiLU, no soft caps, no sinks, no experts."""
         return (
             self.norms == NormNames()
             and not self.norm_offset

@@ -61,10 +61,8 @@ def _q8_0(blocks: np.ndarray) -> np.ndarray:
 
 
 def _mxfp4(blocks: np.ndarray) -> np.ndarray:
-    nibbles = np.empty((len(blocks), 2, 16), dtype=np.float32)
-    nibbles[:, 0] = TWICE_FP4[blocks[:, 1:] & 15]
-    nibbles[:, 1] = TWICE_FP4[blocks[:, 1:] >> 4]
-    values = nibbles.reshape(-1, 32)
+    packed = blocks[:, 1:]
+    values = TWICE_FP4[np.concatenate((packed & 15, packed >> 4), axis=1)]
     values *= np.ldexp(np.float32(0.5), blocks[:, :1].astype(np.int32) - EXPONENT_BIAS)
     return values
 

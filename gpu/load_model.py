@@ -107,16 +107,16 @@ def _with_transformers(
     """What our decoder does not compute. Only for checkpoints in safetensors."""
     if (Path(spec.checkpoint) / GGUF_INDEX).exists():
         raise unknown
-    if spec.batch_invariant or spec.quantization is not None:
-        flag = "--batch-invariant" if spec.batch_invariant else "--quantization"
-        raise StartError(f"{flag} is not for models that are computed with transformers' code: {unknown.message}")
-    if spec.parallel.world > 1:
-        flag = "--tensor-parallel-size" if spec.parallel.tensor > 1 else "--pipeline-parallel-size"
-        raise StartError(f"{flag} is not for models that are computed with transformers' code: {unknown.message}")
-    if spec.max_loras:
-        raise StartError(
-            f"--enable-lora is not for models that are computed with transformers' code: {unknown.message}"
-        )
+    not_done = {
+        "--batch-invariant": spec.batch_invariant,
+        "--quantization": spec.quantization is not None,
+        "--tensor-parallel-size": spec.parallel.tensor > 1,
+        "--pipeline-parallel-size": spec.parallel.pipeline > 1,
+        "--enable-lora": spec.max_loras > 0,
+    }
+    for flag, is_asked in not_done.items():
+        if is_asked:
+            raise StartError(f"{flag} is not for models that are computed with transformers' code: {unknown.message}")
     logger.info("computing with transformers' code: %s", unknown.message)
     torch.set_num_threads(compute_threads(spec.threads, spec.num_engines))
     model = load_transformers(

@@ -74,9 +74,8 @@ def _read_header(file: IO[bytes]) -> tuple[dict[str, TensorEntry], int]:
     content = file.read(length)
     try:
         header = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-        json.loads(
-            content, object_pairs_hook=_check_names
-        )  # where a name is there twice, the line above keeps the last
+        # Where a name is there twice, msgspec keeps the last.
+        json.loads(content, object_pairs_hook=_check_names)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadRequestError(f"{WEIGHTS} is no safetensors file: {error}") from error
     except ValueError as error:  # a number of more than 4300 digits, say

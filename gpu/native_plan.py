@@ -20,8 +20,8 @@ from gpu.weights import WeightLoader, WeightSource
 
 def why_not(config: ModelConfig, block_size: int) -> str | None:
     """What the kernels do not do of this model, or None."""
-    if config.sinks or config.experts is not None:
-        parts = [name for name, has in (("sinks", config.sinks), ("experts", config.experts is not None)) if has]
+    parts = [name for name, has in (("sinks", config.sinks), ("experts", config.experts is not None)) if has]
+    if parts:
         return f"{config.architecture} has {' and '.join(parts)}, which the kernels do not compute"
     if not config.is_plain:
         return f"{config.architecture} has parts that the kernels do not compute"

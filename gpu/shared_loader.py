@@ -14,7 +14,7 @@ import torch
 
 from gpu.layers.packed_weight import PackedWeight, can_map_packed, can_pack, pack
 from gpu.shared_weights import TensorTable, weights_key
-from gpu.span import Extent, Parts, count_of, is_cut
+from gpu.span import Extent, Parts, count_of
 from gpu.tensor_ipc import TensorIpcReceiver, TensorIpcSender
 from gpu.weights import Rearrange, WeightLoader, WeightSource
 from protocol.spec import SharedWeights
@@ -86,8 +86,8 @@ class SharingLoader(WeightLoader):
 
 
 class SharedLoader(WeightLoader):
-    """In an engine. What was not shared, it reads from the checkpoint, and so does a rank that holds a part only: all
-    ranks together have one copy."""
+    """In an engine. What was not shared in this shape, it reads from the checkpoint. So does a rank what it has a part
+    of: all ranks together have one copy."""
 
     def __init__(
         self,
@@ -103,17 +103,17 @@ class SharedLoader(WeightLoader):
         self._receiver = receiver
 
     def matrix(self, parts: Parts, columns: Extent) -> torch.Tensor:
-        found = None if _is_cut(parts, columns) else self._mapped(plain(parts), (_rows(parts), count_of(columns)))
+        found = self._mapped(plain(parts), (_rows(parts), count_of(columns)))
         return found if isinstance(found, torch.Tensor) else super().matrix(parts, columns)
 
     def vector(self, parts: Parts, rearrange: Rearrange | None = None) -> torch.Tensor:
-        found = None if _is_cut(parts) else self._mapped(plain(parts), (_rows(parts),))
+        found = self._mapped(plain(parts), (_rows(parts),))
         return found if isinstance(found, torch.Tensor) else super().vector(parts, rearrange)
 
     def linear_weight(
         self, parts: Parts, columns: Extent, rearrange: Rearrange | None = None
     ) -> torch.Tensor | PackedWeight:
-        found = None if _is_cut(parts, columns) else self._mapped(linear(parts), (_rows(parts), count_of(columns)))
+        found = self._mapped(linear(parts), (_rows(parts), count_of(columns)))
         return super().linear_weight(parts, columns, rearrange) if found is None else found
 
     def also_linear_weight(self, name: str, matrix: torch.Tensor) -> torch.Tensor | PackedWeight:
@@ -152,7 +152,3 @@ def shared_loader(
 
 def _rows(parts: Parts) -> int:
     return sum(count_of(rows) for _, rows in parts)
-
-
-def _is_cut(parts: Parts, columns: Extent = 0) -> bool:
-    return is_cut(columns) or any(is_cut(rows) for _, rows in parts)

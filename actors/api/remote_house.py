@@ -16,6 +16,7 @@ import trio
 
 from actors.api.standings import heard
 from actors.handles import ActorState, EngineLost, EventOutlet, HouseEvent, HouseFailed, OutputLost, ServerNews
+from actors.ready_engines import ReadyEngine, ReadyEngines
 from protocol.api import (
     ActorsAre,
     ApiInput,
@@ -58,19 +59,6 @@ Answer = GrammarAnswered | ShareKnown | PeerPages
 
 
 @final
-class Engine:
-    """An incarnation that is ready, and our link to it."""
-
-    def __init__(self, message: EngineCame, link: SendLink[EngineInput]) -> None:
-        self.epoch = message.epoch
-        self.facts = message.facts
-        self.link = link
-        self.attach = AttachEngine(
-            message.engine_index, message.epoch, message.requests_address, message.outputs_address
-        )
-
-
-@final
 class RemoteHouse:
     """Of one API server."""
 
@@ -79,10 +67,9 @@ class RemoteHouse:
         self.output_name = f"output-{client}"
         self._links = links
         self._supervisor = supervisor
-        self._app = EventOutlet()
-        self._news: Callable[[ServerNews], None] | None = None
-        self._kept: list[ServerNews] = []
-        self._engines: dict[EngineIndex, Engine] = {}
+        self._app: EventOutlet[HouseEvent] = EventOutlet()
+        self._others: EventOutlet[ServerNews] = EventOutlet()
+        self._engines = ReadyEngines()
         self._early: dict[EngineIndex, EngineAttached] = {}
         """Heard of before they came."""
         self._output: SendLink[OutputInput] | None = None
@@ -99,15 +86,10 @@ class RemoteHouse:
         self._app.listen(take)
 
     def engine_facts(self, index: EngineIndex, epoch: Epoch) -> EngineFacts | None:
-        engine = self._engines.get(index)
-        return engine.facts if engine is not None and engine.epoch == epoch else None
+        return self._engines.facts(index, epoch)
 
     def send_to_engine(self, index: EngineIndex, message: EngineInput) -> bool:
-        engine = self._engines.get(index)
-        if engine is None or engine.epoch != message.epoch:
-            return False
-        engine.link.send_nowait(message)
-        return True
+        return self._engines.send(index, message)
 
     def send_to_output(self, message: OutputInput) -> bool:
         if self._output is None:
@@ -135,10 +117,7 @@ class RemoteHouse:
     # ------------------------------------------------------------------ ApiHouse
 
     def follow(self, take: Callable[[ServerNews], None]) -> None:
-        self._news = take
-        for message in self._kept:
-            take(message)
-        self._kept.clear()
+        self._others.listen(take)
 
     def stops(self) -> AsyncIterator[int]:
         return self._stops
@@ -208,10 +187,10 @@ class RemoteHouse:
             case PeerPages(call_id=call_id) if call_id > 0:
                 self._answer(call_id, message)
             case SharedIs(number=number):
-                self._tell_app(message)
+                self._others.send_nowait(message)
                 self._supervisor.send_nowait(ShareTaken(number))
             case PeerPages() | PageAsked():
-                self._tell_app(message)
+                self._others.send_nowait(message)
             case _:
                 assert_never(message)
 
@@ -219,26 +198,18 @@ class RemoteHouse:
         if say := self._calls.get(call_id):
             say.send_nowait(answer)
 
-    def _tell_app(self, message: ServerNews) -> None:
-        if self._news is None:
-            self._kept.append(message)
-        else:
-            self._news(message)
-
     def _engine_came(self, message: EngineCame) -> None:
         index = message.engine_index
+        attach = AttachEngine(index, message.epoch, message.requests_address, message.outputs_address)
         link = self._links.push(message.requests_address, ENGINE_INPUT)
-        engine = self._engines[index] = Engine(message, link)
-        self.send_to_output(engine.attach)
+        self._engines.come(ReadyEngine(attach, message.facts, link))
+        self.send_to_output(attach)
         early = self._early.pop(index, None)
-        if early is not None and early.epoch == engine.epoch:
+        if early is not None and early.epoch == message.epoch:
             self._app.send_nowait(early)
 
     def _engine_went(self, message: EngineWent) -> None:
-        engine = self._engines.get(message.engine_index)
-        if engine is not None and engine.epoch == message.epoch:
-            del self._engines[message.engine_index]
-            engine.link.close()
+        self._engines.go(message.engine_index, message.epoch)
         self._app.send_nowait(EngineLost(message.engine_index, message.epoch, message.reason, message.from_outside))
 
     # ------------------------------------------------------------------ the output handler
@@ -248,7 +219,7 @@ class RemoteHouse:
         self._output = self._links.push(message.inbox_address, OUTPUT_INPUT)
         self._pump = trio.CancelScope()
         nursery.start_soon(self._hear_output, from_output, self._pump)
-        for engine in self._engines.values():
+        for engine in self._engines:
             self._output.send_nowait(engine.attach)
 
     def _output_went(self, reason: str) -> None:

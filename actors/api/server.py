@@ -17,6 +17,7 @@ import trio
 from actors.handles import ActorState, ApiTemplate
 from actors.incarnation import open_incarnation
 from actors.record import Record
+from actors.rest import GiveUp
 from protocol.api import (
     ApiInput,
     GrammarAnswered,
@@ -40,8 +41,6 @@ MAX_GRAMMARS = 256
 """Of one API server, that are being checked."""
 
 logger = logging.getLogger("trillm.supervisor")
-
-GiveUp = Callable[[str, str | None], None]
 
 
 @attrs.frozen

@@ -18,6 +18,7 @@ import trio
 from actors.api.server import ApiServer, Premises
 from actors.api.standings import told
 from actors.handles import ActorState, ApiTemplate, EngineLost, HouseEvent, HouseFailed
+from actors.rest import REST_SECONDS, unless_others_serve
 from protocol.api import (
     ApiInput,
     CannotGoOn,
@@ -45,8 +46,6 @@ from protocol.spec import EngineFacts, EngineSpec
 ANSWER_SECONDS = 1.0
 """How long others are waited for. One that is up answers within milliseconds, unless it is held up."""
 STATES_SECONDS = 0.5
-REST_SECONDS = 60.0
-"""How long one that died too often is let alone, if there are others."""
 MAX_SHARED = 8192
 """Keys; more than there can be adapters and engines."""
 
@@ -150,13 +149,7 @@ class ApiServers:
 
     async def _keep(self, server: ApiServer) -> None:
         """As long as others serve, one that keeps dying is let alone for a while and tried again."""
-
-        def give_up(reason: str, detail: str | None) -> None:
-            if server.record.cannot_start() or not any(each.is_up for each in self._servers):
-                self._premises.give_up(reason, detail)
-            else:
-                logger.error("%s: %s; the others go on, and it is tried again in %.0f s", reason, detail, REST_SECONDS)
-
+        give_up = unless_others_serve(self._premises.give_up, server.record, self._is_any_up)
         while True:
             await self._premises.keep_alive(server.record, server.incarnation, give_up)
             with trio.move_on_after(REST_SECONDS):
@@ -184,8 +177,11 @@ class ApiServers:
             server.tell(message)
 
     def _tell_states(self) -> None:
-        if any(server.is_up for server in self._servers):
+        if self._is_any_up():
             self._tell_all(told(self.actors()))
+
+    def _is_any_up(self) -> bool:
+        return any(server.is_up for server in self._servers)
 
     # ------------------------------------------------------------------ what they say
 

@@ -20,7 +20,8 @@ def heard(message: ActorsAre, seconds: float, needed: str) -> list[ActorState]:
     them need."""
     states = []
     for standing in message.actors:
-        state = ActorState(**msgspec.structs.asdict(standing))
-        age = state.heartbeat_age + (seconds if state.pid is not None else 0.0)
-        states.append(attrs.evolve(state, heartbeat_age=age, is_needed=state.is_needed or state.name == needed))
+        fields = msgspec.structs.asdict(standing)
+        fields["heartbeat_age"] += seconds if standing.pid is not None else 0.0
+        fields["is_needed"] |= standing.name == needed
+        states.append(ActorState(**fields))
     return states

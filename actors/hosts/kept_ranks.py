@@ -13,7 +13,7 @@ from actors.incarnation import open_incarnation
 from actors.record import Record
 from protocol.hosts import RankOrder, RankReport
 from protocol.ids import Epoch
-from protocol.spec import RankSpec
+from protocol.spec import Heartbeat, RankSpec
 
 logger = logging.getLogger("trillm.hosts")
 
@@ -31,17 +31,24 @@ class _Kept:
     """The process, and what it held, is no more."""
     end: str | None = None
     num_stacks: int = 0
+    created_at: float = attrs.field(factory=trio.current_time)
+    is_waiting: bool = True
+    """For the ends of those before."""
 
     def report(self) -> RankReport:
         record = self.record
+        now = trio.current_time()
+        heartbeat, heard_at = record.heartbeat if record.process is not None else None, record.heard_at
+        if self.is_waiting:  # it is well, and not to be blamed for the others
+            heartbeat, heard_at = Heartbeat(0, "start", now - self.created_at), now
         return RankReport(
             epoch=self.spec.epoch,
             rank=self.spec.rank,
             pid=record.process.pid if record.process is not None else 0,
-            heartbeat=record.heartbeat if record.process is not None else None,
-            heartbeat_age=trio.current_time() - record.heard_at,
+            heartbeat=heartbeat,
+            heartbeat_age=now - heard_at,
             is_ready=record.ready,
-            fault=record.fault,
+            fault=None if record.has_hung else record.fault,  # it has said none itself: the next one may do better
             lost_rank=record.lost_rank,
             end=self.end,
             ended_from_outside=record.ended_from_outside,
@@ -98,18 +105,25 @@ class KeptRanks:
             with kept.scope:
                 for gone in before:
                     await gone.wait()
-                try:
-                    async with open_incarnation(record, kept.spec) as heard:
-                        async for _ in heard:
-                            self._changed()
-                except* OSError as group:
-                    record.fault = f"it cannot be started: {group.exceptions[0]}"
-                kept.end = record.last_end or "not started"
+                kept.is_waiting = False
+                kept.end = await self._one_life(kept)
                 logger.error("%s ended: %s", record.name, record.fault or kept.end)
         finally:
             kept.gone.set()
             self._living.remove(kept)
             self._changed()
+
+    async def _one_life(self, kept: _Kept) -> str:
+        """How it has ended."""
+        record = kept.record
+        try:
+            async with open_incarnation(record, kept.spec) as heard:
+                async for _ in heard:
+                    self._changed()
+        except* OSError as group:  # no process or descriptor to be had, which passes
+            record.last_end = f"not started: {group.exceptions[0]}"
+        assert record.last_end is not None
+        return f"{record.last_end}, since {record.fault}" if record.has_hung else record.last_end
 
     def _ask(self, kept: _Kept, num_stacks: int) -> None:
         if num_stacks > kept.num_stacks and kept.record.process is not None:

@@ -23,6 +23,10 @@ from protocol.links import Inbox, Links, Outbox, open_links
 from protocol.messages import VERSION
 from protocol.net_address import address_towards, netloc, resolve
 
+NOTHING_HEARD = (
+    "it is not up, has another --node-key-file, cannot reach this host, or hears another host of the same --node-rank"
+)
+
 logger = logging.getLogger("trillm.hosts")
 
 
@@ -36,7 +40,7 @@ async def follow(spec: FollowingSpec) -> None:
             problem = ""
             try:
                 if not await _session(spec, life, links):
-                    problem = "it is not up, or has another --node-key-file"
+                    problem = NOTHING_HEARD
             except OSError as error:  # no way to that host, or nobody knows its name
                 problem = str(error)
                 await trio.sleep(SILENT_SECONDS)
@@ -47,7 +51,7 @@ async def follow(spec: FollowingSpec) -> None:
 
 async def _session(spec: FollowingSpec, life: str, links: Links) -> bool:
     """Until the leading host has been silent for some time, or is another one; whether it was there at all."""
-    own, leading = await trio.to_thread.run_sync(_addresses, spec)
+    own, leading = await trio.to_thread.run_sync(_addresses, spec, abandon_on_cancel=True)  # names can take long
     with contextlib.ExitStack() as stack:
         orders = stack.enter_context(contextlib.closing(links.pull(f"tcp://{own}", HOST_ORDER)))
         outbox = stack.enter_context(contextlib.closing(links.push(leading, HOST_REPORT)))

@@ -1,7 +1,7 @@
 """The other hosts, as the one that leads sees them: it hears how they are, and tells them which ranks to keep.
 
-Used by the supervisor. A host is there as long as it is heard of; one that is started again is another one, whose ranks
-of the time before are lost.
+Used by the supervisor. A host is there as long as it is heard of and hears us; one that is started again, or has had to
+join again, has lost its ranks of the time before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocol.net_address import netloc, resolve
 from protocol.spec import RankSpec
 
 PRESENT_SECONDS = 3 * BEAT_SECONDS
-"""A host that has been heard of within this time takes part in the next start."""
+"""A host that hears us and has been heard of within this time takes part in the next start."""
 GONE_SECONDS = 3.0
 """How long a host may take to say that it has a rank no more. It starts none beside it, so that nothing hangs on it."""
 REMIND_SECONDS = 30.0
@@ -45,6 +45,7 @@ class OtherHost:
         self.life: str | None = None
         """None: nothing was heard of it, or nothing for long."""
         self.address = ""
+        self.hears_us = False
         self.heard_at = -float("inf")
         self.ranks: dict[tuple[Epoch, int], RemoteRank] = {}
         self.link: SendLink[HostOrder] | None = None
@@ -56,7 +57,12 @@ class OtherHost:
 
     @property
     def is_present(self) -> bool:
-        return self.life is not None and self.refusal is None and self.silence < PRESENT_SECONDS
+        return self.hears_us and self.refusal is None and self.silence < PRESENT_SECONDS
+
+    @property
+    def is_deaf(self) -> bool:
+        """It is heard of, and nothing shows that orders get there: a firewall may be in the way."""
+        return self.life is not None and self.refusal is None and not self.hears_us
 
     def tell(self) -> None:
         """What is wanted of it."""
@@ -66,8 +72,14 @@ class OtherHost:
 
     def take(self, report: HostReport) -> None:
         self.heard_at = trio.current_time()
-        if report.leader != self._leader:
-            return  # it has not heard of us: its ranks are somebody else's
+        hears_us = report.leader == self._leader
+        if self.hears_us and not hears_us:  # it has not heard of us for long, and has joined again without its ranks
+            self.lose_ranks(f"cut off with host {self.number}")
+        elif hears_us and not self.hears_us:
+            logger.info("host %s is there", self.number)
+        self.hears_us = hears_us
+        if not hears_us:
+            return  # its ranks are somebody else's
         told = {(rank.epoch, rank.rank): rank for rank in report.ranks}
         for key, rank in self.ranks.items():
             if key in told:
@@ -79,7 +91,10 @@ class OtherHost:
         """This life is over, for us."""
         if self.link is not None:
             self.link.close()
-        self.life, self.link, self.refusal = None, None, None
+        self.life, self.link, self.refusal, self.hears_us = None, None, None, False
+        self.lose_ranks(how)
+
+    def lose_ranks(self, how: str) -> None:
         for rank in self.ranks.values():
             rank.lose(how, from_outside=True)
             rank.gone.set()
@@ -113,7 +128,8 @@ class OtherHosts:
     async def until_all_there(self) -> None:
         """Before that a start would be in vain."""
         while missing := [host for host in self._hosts if not host.is_present]:
-            names = ", ".join(f"host {host.number}" for host in missing)
+            deaf = " (which speaks, but does not say that it hears this host)"
+            names = ", ".join(f"host {host.number}{deaf if host.is_deaf else ''}" for host in missing)
             logger.info("waiting for %s of %s hosts, at %s", names, self._spec.num_hosts, self._spec.endpoint)
             with trio.move_on_after(REMIND_SECONDS):
                 while not all(host.is_present for host in self._hosts):
@@ -129,7 +145,7 @@ class OtherHosts:
         key = spec.epoch, spec.rank
         rank = RemoteRank(spec, host.number, lambda: host.silence >= PRESENT_SECONDS, host.tell)
         host.ranks[key] = rank
-        if host.life is None:
+        if host.life is None or host.refusal is not None:
             rank.lose(f"host {host.number} is gone", from_outside=True)
             rank.gone.set()
         host.tell()
@@ -161,9 +177,7 @@ class OtherHosts:
         """Another life begins."""
         host.leave(f"host {host.number} was started again")
         host.life, host.refusal = report.life, self._why_not(report)
-        if host.refusal is None:
-            logger.info("host %s is there", host.number)
-        else:
+        if host.refusal is not None:
             logger.error("host %s is refused: %s", host.number, host.refusal)
 
     def _reach(self, host: OtherHost, address: str) -> None:

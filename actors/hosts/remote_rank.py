@@ -31,6 +31,7 @@ class RemoteRank:
         self._is_cut_off = is_cut_off
         self._tell = tell
         self._num_stacks = 0
+        self._is_ready = False
         self._last = RankReport(spec.epoch, spec.rank)
         self._end: str | None = None
         self._from_outside = False
@@ -51,10 +52,13 @@ class RemoteRank:
             return
         if report.heartbeat is not None and report.heartbeat_age < FRESH_SECONDS:
             self._say.send_nowait(report.heartbeat)
-        if report.is_ready and not last.is_ready:
+        if report.is_ready and not self._is_ready:  # nobody takes it twice
+            self._is_ready = True
             self._say.send_nowait(Ready(RankFacts()))
         if report.fault is not None and report.fault != last.fault:
-            self._say.send_nowait(Fault(report.fault, report.lost_rank))
+            lost_rank = report.lost_rank
+            is_one = lost_rank is not None and 0 <= lost_rank < self.spec.engine.parallel.world
+            self._say.send_nowait(Fault(report.fault, lost_rank if is_one else None))
         if report.end is not None:
             self.lose(f"{report.end}, on host {self._host}", report.ended_from_outside)
 

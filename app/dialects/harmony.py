@@ -19,7 +19,7 @@ MARKS = (START, CHANNEL, CONSTRAIN, MESSAGE, *ENDS)
 MARKERS = Markers(MARKS)
 MAX_HEADER = 512
 """Characters; no honest header has as many."""
-_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
 _HEADER_TEXT = re.compile(r"\s*(?:assistant)?\s*(?:to=\S{0,300}(?:\s+\w{0,16})?\s*)?")
 
@@ -106,7 +106,7 @@ class HarmonyText:
         return closed
 
     def _open(self, header: str) -> None:
-        channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
+        channel, recipient = CHANNEL_NAME.search(header), _RECIPIENT.search(header)
         self._channel = "final" if channel is None else channel[1]
         named = recipient is not None and recipient[1] in self._calls.names
         self._function = recipient[1] if named and recipient is not None else None

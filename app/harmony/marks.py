@@ -33,7 +33,7 @@ class Marks:
 def marks_of(encoding: HarmonyEncoding, tokenizer: Tokenizer) -> Marks:
     """Raises CheckpointError if they are other tokens for the checkpoint than for the library."""
     ids = []
-    for mark in (harmony.START, harmony.CHANNEL, harmony.CONSTRAIN, harmony.MESSAGE, *harmony.ENDS):
+    for mark in harmony.MARKS:
         [token_id] = encoding.encode(mark, allowed_special={mark})
         if tokenizer.special_tokens.get(mark) != token_id:
             raise CheckpointError(f"its control token {mark} is {tokenizer.special_tokens.get(mark)}, not {token_id}")

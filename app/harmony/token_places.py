@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 from openai_harmony import HarmonyEncoding, HarmonyError, Role, StreamableParser
 
-from app.dialects.harmony import MAX_HEADER, may_be_header
+from app.dialects.harmony import CHANNEL_NAME, MAX_HEADER, may_be_header
 from app.harmony.byte_level import token_bytes
 from app.harmony.marks import Marks
 from app.harmony.vocabulary import NUM_TOKENS
 from app.tokenizer import Tokenizer
 
-_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 _A_MARK = "<|"
 
@@ -154,7 +153,7 @@ class TokenPlaces:
         """By the library; where it makes nothing of the header, by what it looks like."""
         if self._read(self._marks.message):
             return Opened(self._parser.current_channel, self._parser.current_recipient)
-        channel, recipient = _CHANNEL.search(self._header), _RECIPIENT.search(self._header)
+        channel, recipient = CHANNEL_NAME.search(self._header), _RECIPIENT.search(self._header)
         return Opened(None if channel is None else channel[1], None if recipient is None else recipient[1])
 
     def _no_header(self) -> list[Event]:

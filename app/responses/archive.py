@@ -7,14 +7,14 @@ Whatever the disk does comes out as sqlite3.Error or OSError.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import final
 
 import msgspec
 
-from app.responses.archive_file import connect, is_at, make_file
+from app.responses.archive_file import connect, is_at, make_file, transaction
 from app.responses.archive_writes import Record, insert, insert_events, size_of, update
 from app.responses.bounds import Bounds, Totals, sweep, totals
 from app.responses.cut_off import cut_off
@@ -77,7 +77,7 @@ class Archive:
         False in the place of a record: its response is to end, because a client has deleted it or has asked another
         server to cancel it. Nothing is kept of one that was deleted or has ended."""
         num_puts = self._puts + len(rows)
-        with self._transaction():
+        with transaction(self._connection):
             insert(self._connection, rows, self._name, self._clock())
             goes_on = update(self._connection, records, self._name, self._clock())
             if num_puts // self._bounds.num_puts > self._puts // self._bounds.num_puts:
@@ -107,7 +107,7 @@ class Archive:
 
     def delete(self, response_id: str) -> bool:
         """Whether it was there, and `get` would have found it."""
-        with self._transaction():
+        with transaction(self._connection):
             found = self._connection.execute(
                 "DELETE FROM responses WHERE id = ? RETURNING used_at >= ? OR owner IS NOT NULL",
                 (response_id, self._clock() - self._bounds.seconds),
@@ -116,7 +116,7 @@ class Archive:
 
     def ask_to_cancel(self, response_id: str) -> None:
         """Its server learns of it when it next records something."""
-        with self._transaction():
+        with transaction(self._connection):
             self._connection.execute("UPDATE responses SET cancel_asked = 1 WHERE id = ?", (response_id,))
 
     def events(self, response_id: str, starting_after: int) -> list[bytes]:
@@ -136,7 +136,7 @@ class Archive:
         missing = response_id if not chain else chain[0].previous_id
         if missing is not None:
             raise ChainError(f"The response {missing!r} is not stored here", missing=missing)
-        with self._transaction():
+        with transaction(self._connection):
             self._connection.executemany(
                 "UPDATE responses SET used_at = max(used_at, ?) WHERE id = ?",
                 [(self._clock(), row.id) for row in chain],
@@ -161,7 +161,7 @@ class Archive:
 
     def use_approval(self, approval_request_id: str) -> bool:
         """Whether nobody has before, on any server that shares the file."""
-        with self._transaction():
+        with transaction(self._connection):
             used = self._connection.execute(
                 "INSERT OR IGNORE INTO used_approvals (id) VALUES (?)", (approval_request_id,)
             )
@@ -189,7 +189,7 @@ class Archive:
 
     def _fail(self, row: StoredResponse, owner: str) -> StoredResponse | None:
         """None: what was recorded cannot be read. Then it goes, since it would stand in the way at each start."""
-        with self._transaction():
+        with transaction(self._connection):
             told = self._connection.execute(
                 "SELECT sequence_number, event FROM events WHERE response_id = ? ORDER BY sequence_number", (row.id,)
             ).fetchall()
@@ -211,20 +211,8 @@ class Archive:
         return failed
 
     def _sweep(self) -> None:
-        with self._transaction():
+        with transaction(self._connection):
             sweep(self._connection, self._bounds, self._clock())
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All of it or nothing. It waits for another server's before it reads, not in the middle."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
 
 
 def _row(found: Sequence[object]) -> StoredResponse:

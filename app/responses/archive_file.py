@@ -9,6 +9,8 @@ import errno
 import os
 import sqlite3
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _BUSY_SECONDS = 1.0
@@ -99,20 +101,27 @@ def connect(path: Path | None) -> sqlite3.Connection:
     return connection
 
 
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing. It waits for another server's before it reads, not in the middle. Raises sqlite3.Error."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
 def _create(connection: sqlite3.Connection) -> None:
     if _version(connection) < len(_STEPS):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(connection):
             # Another server may have done it meanwhile: only what is read now holds.
             for number in range(_version(connection), len(_STEPS)):
                 for statement in _STEPS[number].split(";"):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {number + 1}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
     version = _version(connection)
     if version != len(_STEPS):
         raise sqlite3.DatabaseError(f"the store has version {version}, and this server reads version {len(_STEPS)}")

@@ -45,7 +45,8 @@ def chat_request(body: ResponsesRequest, messages: list[Message], box: ToolBox |
         _check_names(body.tools or (), box)
         tools += box.tools
     wants_logprobs = LOGPROBS in (body.include or ())
-    same: dict[str, Any] = {name: value for name in _SAME if (value := _field(body, name)) is not None}
+    given = msgspec.structs.asdict(body)
+    same = {name: given[name] for name in _SAME if given[name] is not None}
     return ChatRequest(
         **same,
         messages=messages,
@@ -56,10 +57,6 @@ def chat_request(body: ResponsesRequest, messages: list[Message], box: ToolBox |
         top_logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
         **_reasoning(body.reasoning, body.chat_template_kwargs),
     )
-
-
-def _field(body: ResponsesRequest, name: str) -> object:
-    return msgspec.structs.asdict(body)[name]
 
 
 def check_tool_types(tools: Sequence[ResponseTool], limits: Limits) -> None:

@@ -12,27 +12,10 @@ from typing import Any
 import msgspec
 from attrs import define, evolve, field
 
+from app.responses.ended_item import ended_item
 from app.responses.stored import StoredResponse
-from app.schemas.response_events import (
-    ContentPartDone,
-    FunctionCallArgumentsDone,
-    McpCallArgumentsDone,
-    McpCallFailed,
-    OutputItemDone,
-    OutputTextDone,
-    ReasoningTextDone,
-    ResponseEvent,
-)
-from app.schemas.responses import (
-    FunctionCallItem,
-    McpCallItem,
-    MessageItem,
-    OutputItem,
-    OutputText,
-    ReasoningItem,
-    ReasoningText,
-    TextLogprob,
-)
+from app.schemas.response_events import McpCallArgumentsDone, McpCallFailed, OutputItemDone, ResponseEvent
+from app.schemas.responses import FunctionCallItem, McpCallItem, MessageItem, OutputItem, ReasoningItem, TextLogprob
 
 SERVER_DIED = "The server stopped before this response was complete"
 
@@ -108,27 +91,12 @@ def _items(events: Sequence[bytes]) -> list[_Item]:
 def _ended(each: _Item, index: int) -> tuple[OutputItem, list[ResponseEvent]]:
     """An item that is not done, as far as it was told, and what is told before it is done."""
     item, text = _ITEM.decode(each.item), "".join(each.texts)
-    where = item.id, index
     match item:
-        case MessageItem():
-            part = OutputText(text, logprobs=each.logprobs)
-            return msgspec.structs.replace(item, status="incomplete", content=[part]), [
-                OutputTextDone(*where, text=text, logprobs=each.logprobs),
-                ContentPartDone(*where, part=part),
-            ]
-        case ReasoningItem():
-            thoughts = ReasoningText(text)
-            return msgspec.structs.replace(item, status="incomplete", content=[thoughts]), [
-                ReasoningTextDone(*where, text=text),
-                ContentPartDone(*where, part=thoughts),
-            ]
-        case FunctionCallItem():
-            return msgspec.structs.replace(item, status="incomplete", arguments=text), [
-                FunctionCallArgumentsDone(*where, name=item.name, arguments=text)
-            ]
+        case MessageItem() | ReasoningItem() | FunctionCallItem():
+            return ended_item(item, index, "incomplete", text, each.logprobs)
         case McpCallItem():
             called = msgspec.structs.replace(item, status="incomplete", arguments=text or item.arguments)
-            told = [] if each.is_whole else [McpCallArgumentsDone(*where, arguments=called.arguments)]
-            return called, [*told, McpCallFailed(*where)]
+            told = [] if each.is_whole else [McpCallArgumentsDone(item.id, index, arguments=called.arguments)]
+            return called, [*told, McpCallFailed(item.id, index)]
         case _:
             return item, []

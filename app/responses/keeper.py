@@ -20,8 +20,8 @@ class ResponseKeeper(Protocol):
 
     async def history(self, response_id: str) -> list[InputItem]:
         """All items up to the end of that response, oldest first: those of the responses before it, its input, its
-        output (see `app.responses.history.as_input`). Raises NotFoundError with the code previous_response_not_found,
-        and BadRequestError for a response that has not ended or has failed."""
+        output (see `app.responses.input_items.as_input`). Raises NotFoundError with the code
+        previous_response_not_found, and BadRequestError for a response that has not ended or has failed."""
         ...
 
     async def began(self, log: EventLog, input_items: Sequence[InputItem]) -> None:

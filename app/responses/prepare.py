@@ -21,6 +21,7 @@ from app.responses.history import chat_messages, num_droppable, without_orphans
 from app.responses.input_items import check_ids, input_items
 from app.responses.plan import Plan
 from app.responses.request_checks import check_request
+from app.responses.result_room import TOO_LONG
 from app.responses.told_request import told_response
 from app.responses.tool_box import ToolBox
 from app.responses.tool_choice import later_choice
@@ -111,7 +112,7 @@ async def _fitting(
         try:
             return len(await encode_request(services, request, _namespaces(box))) <= room
         except BadRequestError as error:
-            if error.code == "context_length_exceeded":
+            if error.code == TOO_LONG:
                 return False
             raise
 

@@ -173,7 +173,7 @@ class _Run:
 
     @property
     def _has_begun(self) -> bool:
-        return self._log.response.status == "in_progress" and self._log.num_events > 0
+        return self._log.status == "in_progress" and self._log.num_events > 0
 
     async def _generate(self, chat: PreparedChat, started: Started) -> Turn:
         """One turn. The first one begins the response, when the engine has taken it."""

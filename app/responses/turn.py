@@ -11,15 +11,14 @@ import msgspec
 from attrs import define, field
 
 from app.parts import CallPiece, ChoiceReader, Content, Part, Reasoning
+from app.responses.ended_item import ended_item
 from app.responses.event_log import EventLog
 from app.responses.item_ids import item_id
 from app.responses.text_logprobs import text_logprobs
 from app.responses.tool_box import ServerTool
 from app.schemas.response_events import (
     ContentPartAdded,
-    ContentPartDone,
     FunctionCallArgumentsDelta,
-    FunctionCallArgumentsDone,
     McpCallArgumentsDelta,
     McpCallArgumentsDone,
     McpCallFailed,
@@ -27,9 +26,7 @@ from app.schemas.response_events import (
     OutputItemAdded,
     OutputItemDone,
     OutputTextDelta,
-    OutputTextDone,
     ReasoningTextDelta,
-    ReasoningTextDone,
 )
 from app.schemas.responses import (
     FunctionCallItem,
@@ -208,20 +205,12 @@ class Turn:
         item, index, text = opened.item, opened.index, opened.text
         where = item.id, index
         match item:
-            case MessageItem():
-                part = OutputText(text, logprobs=opened.logprobs)
-                self._log.append(OutputTextDone(*where, text=text, logprobs=opened.logprobs))
-                self._log.append(ContentPartDone(*where, part=part))
-                self._done(index, msgspec.structs.replace(item, status=status, content=[part]))
-            case ReasoningItem():
-                thoughts = ReasoningText(text)
-                self._log.append(ReasoningTextDone(*where, text=text))
-                self._log.append(ContentPartDone(*where, part=thoughts))
-                self._done(index, msgspec.structs.replace(item, status=status, content=[thoughts]))
-            case FunctionCallItem():
-                self._log.append(FunctionCallArgumentsDone(*where, name=item.name, arguments=text))
-                self._done(index, msgspec.structs.replace(item, status=status, arguments=text))
-                self.waits_for_client = True
+            case MessageItem() | ReasoningItem() | FunctionCallItem():
+                ended, events = ended_item(item, index, status, text, opened.logprobs)
+                for event in events:
+                    self._log.append(event)
+                self._done(index, ended)
+                self.waits_for_client = self.waits_for_client or isinstance(item, FunctionCallItem)
             case McpApprovalRequestItem():
                 if status == "completed":
                     whole = msgspec.structs.replace(item, arguments=text)

@@ -6,7 +6,7 @@ import msgspec
 import trio
 from quart import Blueprint, Response, request
 
-from app.access_log import access_of, background_access, tell
+from app.access_log import Access, access_of, background_access, tell
 from app.body import read_body
 from app.connection import request_stack
 from app.failures import error_response
@@ -18,6 +18,7 @@ from app.responses.run import run_in_request, run_response
 from app.responses.stream import stream_events
 from app.schemas.responses import ResponsesRequest
 from app.services import Services
+from protocol.errors import TrillmError
 
 PATH = "/v1/responses"
 _DECODER = msgspec.json.Decoder(ResponsesRequest)
@@ -43,7 +44,7 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
         if not feed.log.has_calls:
             return error_response(failure)
         # A client that gets an error tries again: what has been called must not be called again for that.
-        access.failure = failure.code or str(failure.status)
+        _note(access, failure)
         return _told(feed)
 
     async def _streamed(plan: Plan) -> Response:
@@ -51,8 +52,7 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
 
         async def run(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
             failure = await run_in_request(services, grammars, plan, feed.log, access, task_status)
-            if failure is not None:
-                access.failure = failure.code or str(failure.status)
+            _note(access, failure)
 
         nursery = await request_stack(request).enter_async_context(trio.open_nursery())
         await nursery.start(run)
@@ -66,8 +66,7 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
 
         async def work() -> None:
             failure = await run_response(services, grammars, plan, feed.log, access)
-            if failure is not None:
-                access.failure = failure.code or str(failure.status)
+            _note(access, failure)
 
         def on_end() -> None:
             ended = feed.log.response
@@ -83,6 +82,12 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
         return _told(feed)
 
     return routes
+
+
+def _note(access: Access, failure: TrillmError | None) -> None:
+    """What a response has failed with, if it has, for the access log: its status tells nothing of it."""
+    if failure is not None:
+        access.failure = failure.code or str(failure.status)
 
 
 def _told(feed: Feed) -> Response:

@@ -92,7 +92,7 @@ class _Opening:
         if interface is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         dist.init_process_group(
-            _backend(device),
+            backend_of(device),
             store=dist.PrefixStore("torch", self.store),
             rank=rank,
             world_size=parallel.world,
@@ -125,7 +125,7 @@ class _Opening:
         ranks = torch.arange(parallel.world).view(parallel.pipeline, parallel.tensor)
         timeout = timedelta(seconds=self.seconds)
         sides = [
-            dist.new_subgroups_by_enumeration(side.tolist(), timeout=timeout, backend=_backend(device))[0]
+            dist.new_subgroups_by_enumeration(side.tolist(), timeout=timeout, backend=backend_of(device))[0]
             for side in (ranks.t(), ranks)
         ]
         return DeviceMesh.from_group(sides, device.type, ranks, mesh_dim_names=("pipeline", "tensor"))
@@ -150,6 +150,6 @@ class _Opening:
         return SharedGroup(self.calls, address, group.index, ranks, group)
 
 
-def _backend(device: torch.device) -> str:
+def backend_of(device: torch.device) -> str:
     """Each tensor goes by what is for its device."""
     return "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"

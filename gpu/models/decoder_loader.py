@@ -188,13 +188,11 @@ class DecoderLoader:
 
     def _row_linear(self, name: str, columns: Span, biased: bool, is_reduced: bool) -> Linear:
         """Where it has some of the columns only, the bias is added to one rank's part, or to the sum."""
-        hidden = self._config.hidden_size
-        parts: Parts = [(name, hidden)]
-        cut = columns if not columns.is_whole else columns.whole
+        parts: Parts = [(name, self._config.hidden_size)]
         if is_reduced:
-            weight, bias = self._weight_and_bias(parts, cut, biased)
+            weight, bias = self._weight_and_bias(parts, columns, biased)
             return RowParallelLinear(make_linear(weight), bias, self._groups.tensor)
-        return self._linear(parts, cut, biased and (columns.is_whole or columns.start == 0))
+        return self._linear(parts, columns, biased and columns.start == 0)
 
     def _weight_and_bias(
         self, parts: Parts, columns: Extent, biased: bool, rearrange: Rearrange | None = None

@@ -26,18 +26,8 @@ def write_checkpoint(directory: Path, shape: Shape, dtype: torch.dtype) -> Path:
         for name, size in _sizes(shape).items()
     }
     save_file({name: tensor.to(dtype) for name, tensor in tensors.items()}, directory / "model.safetensors")
-    config = {
-        "architectures": ["LlamaForCausalLM"],
+    config = shape.raw_config() | {
         "model_type": "llama",
-        "vocab_size": shape.vocab,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.intermediate,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False,
         "torch_dtype": str(dtype).removeprefix("torch."),
         "eos_token_id": END,
     }

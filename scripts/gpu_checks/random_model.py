@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -29,21 +30,23 @@ class Shape:
     kv_heads: int
     vocab: int
 
+    def raw_config(self) -> dict[str, Any]:
+        """As config.json has it."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "vocab_size": self.vocab,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": False,
+        }
+
     def config(self) -> ModelConfig:
-        return ModelConfig.from_dict(
-            {
-                "architectures": ["LlamaForCausalLM"],
-                "vocab_size": self.vocab,
-                "hidden_size": self.hidden,
-                "intermediate_size": self.intermediate,
-                "num_hidden_layers": self.layers,
-                "num_attention_heads": self.heads,
-                "num_key_value_heads": self.kv_heads,
-                "max_position_embeddings": 2048,
-                "rms_norm_eps": 1e-5,
-                "tie_word_embeddings": False,
-            }
-        )
+        return ModelConfig.from_dict(self.raw_config())
 
 
 TINY = Shape("tiny", 64, 96, 2, 4, 2, 320)

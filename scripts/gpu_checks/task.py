@@ -113,18 +113,18 @@ def open_tasks(
 def answers_of(awaited: Sequence[TaskProcess], every: Sequence[TaskProcess]) -> list[Answer]:
     """Of the first, while none of all may end without one. Raises ProcessFailedError."""
     deadline = time.monotonic() + SECONDS
-    ends = select.poll()
     while True:
         ended = [process for process in every if process.popen.poll() is not None]
-        failed = [process for process in ended if not process.result.exists()]
-        answers = [process.answer() for process in [*failed, *awaited, *ended]]
-        found = [answer for answer in answers[len(failed) : len(failed) + len(awaited)] if answer is not None]
-        if len(found) == len(awaited):
-            return found
+        silent = [process for process in ended if not process.result.exists()]
+        for process in [*silent, *awaited, *ended]:  # in the order in which they are to blame
+            process.answer()
+        answers = [answer for process in awaited if (answer := process.answer()) is not None]
+        if len(answers) == len(awaited):
+            return answers
         if time.monotonic() > deadline:
             raise ProcessFailedError(f"no answer within {SECONDS:.0f} s")
+        ends = select.poll()
         for process in every:
             if process not in ended:
                 ends.register(process.pidfd, select.POLLIN)
         ends.poll(100)
-        ends = select.poll()

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from gpu.cards import take_card
 from gpu.groups.groups import Groups
-from gpu.groups.open import open_groups
+from gpu.groups.open import backend_of, open_groups
 from gpu.groups.presence import open_presence
 from gpu.groups.rendezvous import Rendezvous
 from gpu.groups.torch_group import TorchGroup
@@ -107,8 +107,7 @@ def joined(spec: EngineSpec, rank: int, device: torch.device) -> Iterator[Groups
         return
     store = rendezvous.open_store(0, 1, CALL_SECONDS)
     presence = open_presence(store, 0, 1, 0)
-    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=dist.PrefixStore("torch", store), rank=0, world_size=1)
+    dist.init_process_group(backend_of(device), store=dist.PrefixStore("torch", store), rank=0, world_size=1)
     try:
         world = dist.group.WORLD
         assert world is not None, "it has just been made"

@@ -43,7 +43,7 @@ async def test_a_command_s_tools_are_called_and_it_ends_with_the_server(checkpoi
         commands = descendants(server.pid) - set(children(server.pid).values())
         async with server.client() as http:
             tools = [{"type": "mcp", "server_label": "here", "allowed_tools": ["add"]}]
-            body = {"input": CONVERSATION, "tools": tools, "max_output_tokens": 16, "store": False}
+            body = {"input": CONVERSATION, "tools": tools, "max_output_tokens": 16, "ignore_eos": True, "store": False}
             reply = await http.post("/v1/responses", json=body)
             tools = [{"type": "mcp", "server_label": "other", "server_url": "http://127.0.0.1:1/sse"}]
             refused = await http.post("/v1/responses", json=body | {"tools": tools, "input": "Hi"})

@@ -140,9 +140,9 @@ async def open_process(arguments: list[str], **environment: str) -> AsyncIterato
 
 @asynccontextmanager
 async def open_server(checkpoint: Path, *flags: str, **environment: str) -> AsyncIterator[Server]:
-    """`trillm serve` with the dummy runner, ready."""
+    """`trillm serve` with the dummy runner, ready. No answer is longer or shorter by chance."""
     command = [sys.executable, "-m", "app.cli", "serve", str(checkpoint), "--load-format", "dummy", "--port", "0"]
-    async with open_process([*command, *flags], **environment) as server:
+    async with open_process([*command, *flags], **{"TRILLM_SEED": "0"} | environment) as server:
         server.url = (await server.until_said(LISTENING))[1]
         await server.until_said(READY)
         yield server

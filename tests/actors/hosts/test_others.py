@@ -77,6 +77,12 @@ class Stage:
         self.links.bound[0].send_nowait(msgspec.structs.replace(report, **changes))
         await wait_all_tasks_blocked()
 
+    async def joins(self) -> None:
+        """It speaks, hears, and says so."""
+        await self.says()
+        self.told()
+        await self.says()
+
     def told(self, address: str = "tcp://b") -> HostOrder:
         """What it was told last."""
         link, last = self.links.reached[address], None
@@ -130,8 +136,30 @@ async def test_the_first_ranks_are_this_host_s_own_and_nothing_starts_before_all
         nursery.start_soon(begin)
         await trio.sleep(100)
         assert not began.is_set()
-        await stage.says()
+        await stage.joins()
         assert began.is_set()
+
+
+async def test_nothing_starts_as_long_as_a_host_speaks_and_does_not_hear(autojump_clock, caplog):
+    caplog.set_level("INFO")
+    async with open_stage() as stage:
+        await stage.says()
+        with trio.move_on_after(1) as scope:
+            await stage.hosts.until_all_there()
+        assert scope.cancelled_caught
+        assert "waiting for host 1 (which speaks, but does not say that it hears this host) of 2" in caplog.text
+        await stage.joins()
+        await stage.hosts.until_all_there()
+
+
+async def test_a_host_that_has_joined_again_has_lost_its_ranks(autojump_clock):
+    async with open_stage() as stage:
+        await stage.joins()
+        async with open_rank(stage) as rank:
+            await stage.says(told_of())
+            await stage.says(leader="", address="tcp://c")  # we have not missed it, but it has missed us
+            assert (rank.describe_end(), rank.ended_from_outside()) == ("cut off with host 1", True)
+            assert stage.told("tcp://c").ranks == []
 
 
 async def test_a_rank_is_as_its_host_says_and_is_ordered_as_long_as_it_is_wanted(autojump_clock):
@@ -155,6 +183,20 @@ async def test_a_rank_is_as_its_host_says_and_is_ordered_as_long_as_it_is_wanted
             await stage.says()
 
 
+async def test_what_nobody_could_make_sense_of_is_not_handed_on(autojump_clock):
+    async with open_stage() as stage:
+        await stage.says()
+        async with open_rank(stage) as rank:
+            stage.told()
+            for is_ready in (True, False, True):  # the second one comes late
+                await stage.says(told_of(heartbeat=None, is_ready=is_ready))
+            await stage.says(told_of(heartbeat=None, fault="no", lost_rank=2))
+            await stage.says(told_of(heartbeat=None, fault="none", lost_rank=-1, end="gone"))
+            assert [await rank.receive() for _ in range(3)] == [Ready(RankFacts()), Fault("no"), Fault("none")]
+            with pytest.raises(trio.EndOfChannel):
+                await rank.receive()
+
+
 async def test_a_host_that_is_cut_off_has_lost_its_ranks_which_is_not_their_fault(autojump_clock):
     async with open_stage() as stage:
         await stage.says()
@@ -168,7 +210,7 @@ async def test_a_host_that_is_cut_off_has_lost_its_ranks_which_is_not_their_faul
         with trio.move_on_after(100) as scope:
             await stage.hosts.until_all_there()
         assert scope.cancelled_caught
-        await stage.says()  # it is back, and the same as before
+        await stage.joins()  # it is back, and the same as before
         await stage.hosts.until_all_there()
 
 
