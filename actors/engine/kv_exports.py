@@ -34,6 +34,10 @@ class Export:
     num_saved: int = 0
     number: ExportId | None = None
     """Once the connector has been asked."""
+    ticket: bytes = NO_TICKET
+    """For some of them; the rest is being saved anew."""
+    is_second: bool = False
+    """It was asked for all of them before, and had some no more."""
     deadline: float = math.inf
 
 
@@ -104,10 +108,23 @@ class KvExports:
             self._say(KvExport(self._epoch, export.number, hashes[: export.num_saved]))
         return hopeless
 
-    def hear(self, exported: KvExported) -> Export | None:
-        """The export that is over with it; None if nobody waits for it any more."""
+    def hear(self, exported: KvExported, saves: KvSaves) -> Export | None:
+        """The export that is over with it; None if nobody waits for it any more, or if it goes on: the connector may
+        have given up blocks that the pool still has. They are saved once more then."""
         export = self._asked.get(exported.export_id)
-        return None if export is None else self.drop(export.sequence)
+        if export is None:
+            return None
+        export.ticket = exported.ticket
+        missing = export.hashes[exported.num_blocks : export.num_saved]
+        if not missing or export.is_second:
+            return self.drop(export.sequence)
+        saves.unlearn(missing)
+        if not saves.is_coming(missing[0]):
+            return self.drop(export.sequence)
+        del self._asked[exported.export_id]
+        export.number, export.num_saved, export.is_second = None, exported.num_blocks, True
+        self._saving[export.sequence] = export
+        return None
 
     def passed(self, now: float) -> list[Export]:
         """Those that wait no longer."""

@@ -31,7 +31,7 @@ class KvSide:
 
     def __init__(self, epoch: Epoch, pool: BlockPool, seconds: float) -> None:
         """`seconds`: how long a sequence waits for an answer."""
-        self._epoch = epoch
+        self.epoch = epoch
         self._pool = pool
         self._outbox: list[KvInput] = []
         self._num_frames = 0
@@ -189,7 +189,7 @@ class KvSide:
             for block_hash in hashes:
                 if block_hash is not None:
                     self._shunned.pop(block_hash, None)
-            self._outbox.append(KvSaved(self._epoch, frames, hashes))
+            self._outbox.append(KvSaved(self.epoch, frames, hashes))
         self.finds.loaded(started)
 
     def retract(self, hashes: Iterable[BlockHash]) -> None:
@@ -222,7 +222,7 @@ class KvSide:
         return self.exports.advance(self._saves, now) + self.exports.passed(now)
 
     def hear_exported(self, exported: KvExported) -> Export | None:
-        return self.exports.hear(exported)
+        return None if self._saves is None else self.exports.hear(exported, self._saves)
 
     # ------------------------------------------------------------------ forgetting
 
@@ -232,7 +232,7 @@ class KvSide:
         if self._saves is not None and external:
             self._saves.reset()
             self._num_resets += 1
-            self._outbox.append(KvReset(self._epoch, self._num_resets))
+            self._outbox.append(KvReset(self.epoch, self._num_resets))
 
     @property
     def num_resets(self) -> int:

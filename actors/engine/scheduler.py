@@ -8,6 +8,7 @@ not to be had (`expire`, `fail_adapter`, and what has to do with the connector).
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import assert_never, final
@@ -46,6 +47,8 @@ MAX_IN_FLIGHT = 2
 Addressed = tuple[ClientIndex, EngineCoreOutput]
 """An output and the client that it is for."""
 
+ASKED_TIMES = 2
+"""The connector is asked for so many times as many sequences as may run."""
 EXPORTED_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
 """Ends of requests whose KV is of use to others."""
 
@@ -181,7 +184,7 @@ class Scheduler:
             late = self.kv.passed_finds(now)
             outputs += self._fail_lacking((find.sequence for find in late), "the connector did not answer in time")
         if self.kv.exports:
-            outputs += [self._conclude(export, NO_TICKET) for export in self.kv.advance_exports(now)]
+            outputs += [self._conclude(export, export.ticket) for export in self.kv.advance_exports(now)]
         if self.hold is not Hold.ALL and len(self._waiting):
             self._ask_connector(now)
         return outputs
@@ -199,7 +202,7 @@ class Scheduler:
                     return self._fail_lacking([find.sequence], message.error, find)
             case KvExported():
                 export = self.kv.hear_exported(message)
-                return [] if export is None else [self._conclude(export, message.ticket)]
+                return [] if export is None else [self._conclude(export, export.ticket)]
             case KvResetDone(call_id=number):
                 self.kv.hear_reset(number)
             case KvCounts():
@@ -215,8 +218,9 @@ class Scheduler:
 
     def _ask_connector(self, now: float) -> None:
         """For those that may start next: who waits further behind would only keep others' frames from being reused."""
+        waiting = self._waiting.begun() if self.hold is Hold.NEW else iter(self._waiting)
         num_ready = 0
-        for sequence in list(self._waiting.begun() if self.hold is Hold.NEW else self._waiting):
+        for sequence in itertools.islice(waiting, ASKED_TIMES * self.config.max_num_seqs):
             find = self.kv.finds.of(sequence)
             if find is None:
                 find = self.kv.look_for(sequence, self._running.chain_of(sequence), now)

@@ -18,6 +18,7 @@ from gpu.fake_runner import FakeRunner
 from gpu.lora_checkpoint import AdapterWeights
 from gpu.runner import Runner
 from protocol.ids import ClientIndex, EngineIndex, Epoch, RequestId
+from protocol.kv import KvParams
 from protocol.lora import LoraId, LoraRequest
 from protocol.messages import EngineCoreOutput, EngineCoreRequest, FinishReason
 from protocol.sampling import SamplingParams
@@ -52,6 +53,7 @@ def a_request(
     continuation: Iterable[int] = (),
     salt: str = "",
     lora: int = 0,
+    kv: KvParams | None = None,
     **params: object,
 ) -> EngineCoreRequest:
     """Greedy, five tokens at most, and EOS is ignored, unless `params` says otherwise."""
@@ -67,6 +69,7 @@ def a_request(
         continuation_token_ids=list(continuation),
         cache_salt=salt,
         lora=LoraRequest(f"adapter-{lora}", LoraId(lora), "/nowhere") if lora else None,
+        kv=kv,
     )
 
 
@@ -96,7 +99,7 @@ class Bench:
         self.config = config
         self.max_in_flight = max_in_flight
         self.in_flight: deque[StepPlan] = deque()
-        self.scheduler = Scheduler(config, proposer or make_proposer(speculative))
+        self.scheduler = Scheduler(config, proposer or make_proposer(speculative), Epoch(1))
         self.runner = runner or FakeRunner(a_spec(checkpoint, config, speculative))
         self.outputs: defaultdict[str, list[EngineCoreOutput]] = defaultdict(list)
         self.requests: dict[str, EngineCoreRequest] = {}
