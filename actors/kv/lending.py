@@ -86,6 +86,6 @@ class Peers(Protocol):
         FetchError."""
 
 
-OpenPeers = Callable[[KvSpec, Lender, Callable[[], Window | None]], AbstractAsyncContextManager[Peers]]
-"""Serves others, and speaks with them, as long as it is entered; the last argument gives the window that there is now.
-actors.kv.peers.open_peers."""
+OpenPeers = Callable[[KvSpec, Window, Lender], AbstractAsyncContextManager[Peers]]
+"""Serves others from this window, and speaks with them, as long as it is entered: actors.kv.peers.open_peers. A layout
+that differs has a window of its own, and so peers of its own; the addresses are free again once this one is left."""
