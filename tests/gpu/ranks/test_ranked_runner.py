@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import msgspec
@@ -146,6 +147,28 @@ def test_frames_hold_what_every_rank_computed_when_a_plan_without_rows_is_done(c
     assert all(any(piece) for piece in pieces)
     assert len(set(pieces)) == 4
     runner.close()
+
+
+def test_a_step_is_not_done_before_every_rank_has_copied(checkpoint):
+    """Whoever hears that it is done may send the frame away, or write to it."""
+    followers: list[Follower] = []
+    runner = load_over_threads(checkpoint, TP2, followers)
+    is_done, found = threading.Event(), []
+    model = followers[0]._model
+    copy = model.copy_blocks
+
+    def linger(*arguments: object) -> None:
+        found.append(is_done.wait(0.1))
+        copy(*arguments)
+
+    with Window(runner.facts.kv_layout, 1) as window:
+        runner.attach_frames(window.described())
+        runner.step(plan_of(1, (0, [5, 6, 7, 8], [9])))
+        model.copy_blocks = linger
+        runner.step(StepPlan(2, [], [], [], [KvCopy(9, 0)]))
+        is_done.set()
+    runner.close()
+    assert found == [False]
 
 
 def test_a_window_that_one_follower_cannot_map_no_rank_has(checkpoint, monkeypatch):
