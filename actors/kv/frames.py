@@ -124,6 +124,10 @@ class Frames:
             self._unused.move_to_end(frame)
         return frame
 
+    def peek(self, block_hash: BlockHash) -> int | None:
+        """As `find`, of no use."""
+        return self._index.get(block_hash)
+
     def pin(self, frame: int, why: Pin) -> None:
         """As often as it is unpinned."""
         one = self._frames[frame]

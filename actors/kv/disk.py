@@ -1,0 +1,361 @@
+"""The blocks on the disk, for one window: read into frames when they are wanted, written behind when they are saved.
+The event loop never waits for a disk; worker threads do, and a hung one costs what it holds and nothing else. Used by
+actors/kv/tenancy.
+
+What is to be written waits as a name only: a block that is given up by memory before its turn is not written. So the
+queue takes no memory, and saving never waits for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar, final
+
+import trio
+
+from actors.kv.disk_file import HASH_BYTES, RECORD_BYTES, DirectoryTakenError, DiskFile, Writing, Written
+from actors.kv.disk_index import DiskIndex, SlotRecord
+from actors.kv.window import Window
+from protocol.kv import BlockHash, KvLayout
+
+NUM_READERS = 2
+MOST_BATCH_BLOCKS = 64
+MOST_BATCH_BYTES = 32 * 2**20
+"""Of a batch of writes, whose frames are pinned as long as it takes."""
+NOTE_SECONDS = 5.0
+"""How long it may take until it is written down that blocks were used."""
+REST_SECONDS = 30.0
+"""How long a disk that failed is let alone."""
+HANGING_SECONDS = 3.0
+"""For one block; then nobody waits for the disk until it has come."""
+TAKEN_SECONDS = 0.5
+MOST_TIMES_TAKEN = 10
+"""How often, and at what interval, a directory is tried that another connector is about to leave."""
+FLUSH_SECONDS = 2.0
+"""For what is still to be written when we leave."""
+
+T = TypeVar("T")
+
+logger = logging.getLogger("trillm.kv")
+
+
+class BlockFile(Protocol):
+    """Where blocks lie: actors.kv.disk_file.DiskFile. All but `close` blocks, and may raise OSError."""
+
+    def read_records(self) -> list[SlotRecord]: ...
+    def make_room(self, num_slots: int, most_bytes: int) -> None: ...
+    def read(self, record: SlotRecord, into: memoryview) -> bool: ...
+    def write(self, blocks: Sequence[Writing]) -> Written: ...
+    def note(self, changed: Iterable[SlotRecord], lost: Iterable[int]) -> None: ...
+    def reset(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class FrameDesk(Protocol):
+    """Who gives frames to the disk: actors.kv.connector."""
+
+    def begin_read(self, block_hash: BlockHash) -> int | None:
+        """A frame to read it into. None: it is not wanted any more, or there is no room."""
+
+    def end_read(self, block_hash: BlockHash, frame: int | None, *, is_there: bool) -> None:
+        """For each `begin_read` that gave a frame, and without one for what the disk does not have."""
+
+    def begin_store(self, block_hash: BlockHash) -> int | None:
+        """The frame that has it, pinned. None: it is not there any more."""
+
+    def end_store(self, frame: int) -> None: ...
+
+
+OpenFile = Callable[[Path, KvLayout], BlockFile]
+
+
+class InThread(Protocol):
+    """Has something done that blocks, by one of `limiter`'s threads. Cancelled, it leaves it to itself."""
+
+    async def __call__(self, act: Callable[[], T], limiter: trio.CapacityLimiter) -> T: ...
+
+
+async def in_thread(act: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+    return await trio.to_thread.run_sync(act, abandon_on_cancel=True, limiter=limiter)
+
+
+class _Batch(NamedTuple):
+    writings: list[Writing]
+    frames: list[int]
+
+
+@final
+class Disk:
+    """Of one window. `run` does the work; everything else returns at once."""
+
+    def __init__(
+        self,
+        directory: Path,
+        most_bytes: int,
+        window: Window,
+        open_file: OpenFile = DiskFile,
+        in_thread: InThread = in_thread,
+    ) -> None:
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._window = window
+        self._open_file = open_file
+        self._in_thread = in_thread
+        self._num_slots = most_bytes // (window.frame_bytes + RECORD_BYTES)
+        self._index = DiskIndex(self._num_slots)
+        self._file: BlockFile | None = None
+        self._opened: list[BlockFile] = []
+        """By threads, some of which may have been abandoned."""
+        self._is_over = False
+        self._to_write: OrderedDict[BlockHash, None] = OrderedDict()
+        self._want, self._wanted = trio.open_memory_channel[BlockHash](math.inf)
+        self._reading_since: dict[BlockHash, float] = {}
+        self._news = trio.Event()
+        self._resets: list[Callable[[], None]] = []
+        """Whom to tell once everything is removed."""
+        self._must_reset = False
+        self._is_failing = False
+        """Writing does."""
+        self._has_read_badly = False
+        self._read_limiter = trio.CapacityLimiter(NUM_READERS)
+        self._write_limiter = trio.CapacityLimiter(1)
+        self.num_failures = 0
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self._index)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._index.end * self._window.frame_bytes
+
+    # ------------------------------------------------------------------ what the connector asks
+
+    def has(self, block_hash: BlockHash) -> bool:
+        """And could be had: not while the disk hangs."""
+        return self._file is not None and block_hash in self._index and not self._hangs()
+
+    def _hangs(self) -> bool:
+        return any(trio.current_time() > since + HANGING_SECONDS for since in self._reading_since.values())
+
+    def want(self, block_hash: BlockHash) -> None:
+        """Read it: `begin_read` and `end_read` are called then."""
+        self._want.send_nowait(block_hash)
+
+    def offer(self, block_hash: BlockHash) -> None:
+        """It is in memory, and should outlive that."""
+        if len(block_hash) == HASH_BYTES and self._num_slots:
+            self._to_write[block_hash] = None
+            if len(self._to_write) > self._window.num_frames:
+                self._to_write.popitem(last=False)
+            self._wake()
+
+    def touch(self, block_hash: BlockHash) -> None:
+        """It was of use, and is to be kept longer than others."""
+        self._index.touch(block_hash)
+
+    def reset(self, done: Callable[[], None]) -> None:
+        """Nothing is found any more from now on, and nothing is there any more once `done` is called."""
+        self._to_write.clear()
+        self._index = DiskIndex(self._num_slots)
+        self._resets.append(done)
+        self._must_reset = True
+        self._wake()
+
+    # ------------------------------------------------------------------ the work
+
+    async def run(self, desk: FrameDesk) -> None:
+        """Until cancelled; then it takes a moment for what was still to be written."""
+        if not self._num_slots:
+            logger.warning(
+                "a block takes %d bytes and the disk may take %d: it is not used",
+                self._window.frame_bytes,
+                self._most_bytes,
+            )
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(NUM_READERS):
+                    nursery.start_soon(self._keep_reading, desk)
+                await self._keep_writing(desk)
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + FLUSH_SECONDS):
+                await self._flush(desk)
+            self._is_over = True
+            for file in self._opened:
+                file.close()
+
+    async def _keep_writing(self, desk: FrameDesk) -> None:
+        while True:
+            try:
+                if self._file is None:
+                    await self._open()
+                elif self._must_reset:
+                    await self._remove_all(self._file)
+                else:
+                    await self._write_some(self._file, desk)
+                if self._is_failing:
+                    self._is_failing = False
+                    logger.info("%s can be used again", self._directory)
+            except OSError as error:
+                self._write_failed(error)
+                await self._rest(error)
+                continue
+            if not (self._to_write or self._must_reset):
+                with trio.move_on_after(NOTE_SECONDS if self._index.has_changes else math.inf):
+                    await self._wait_for_news()
+
+    async def _open(self) -> None:
+        """Raises OSError."""
+        times = 0
+        while (file := await self._in_thread(self._try_to_open, self._write_limiter)) is None:
+            times += 1
+            if times >= MOST_TIMES_TAKEN:
+                raise DirectoryTakenError(f"{self._directory} is in use by another connector")
+            await trio.sleep(TAKEN_SECONDS)
+        records = await self._in_thread(file.read_records, self._write_limiter)
+        index = DiskIndex(self._num_slots, [] if self._must_reset else records)
+        room = functools.partial(file.make_room, index.end, self._most_bytes)
+        await self._in_thread(room, self._write_limiter)
+        if not self._must_reset:  # nor has it been asked for meanwhile
+            self._index = index
+        self._file = file
+
+    def _try_to_open(self) -> BlockFile | None:
+        """None if another connector has it."""
+        try:
+            file = self._open_file(self._directory, self._window.layout)
+        except DirectoryTakenError:
+            return None
+        self._opened.append(file)
+        if self._is_over:
+            file.close()
+        return file
+
+    async def _remove_all(self, file: BlockFile) -> None:
+        await self._in_thread(file.reset, self._write_limiter)
+        self._must_reset = False
+        self._tell_of_reset()
+
+    def _tell_of_reset(self) -> None:
+        resets, self._resets = self._resets, []
+        for done in resets:
+            done()
+
+    async def _write_some(self, file: BlockFile, desk: FrameDesk) -> None:
+        """The next batch. Raises OSError."""
+        index = self._index
+        changed, lost = index.take_changes()
+        before = index.end
+        batch = self._next_batch(index, desk)
+        if not (batch.writings or changed or lost):
+            return
+        room = None if index.end == before else index.end
+
+        def write() -> Written:
+            try:
+                file.note(changed, lost)
+                if room is not None:
+                    file.make_room(room, self._most_bytes)
+            except OSError as error:
+                return Written([], error)
+            return file.write(batch.writings)
+
+        written = await self._in_thread(write, self._write_limiter)
+        for number, one in enumerate(batch.writings):
+            if number < len(written.checksums):
+                index.end_write(one.slot, one.block_hash, written.checksums[number], one.stamp)
+            else:
+                index.fail_write(one.slot)
+        for frame in batch.frames:
+            desk.end_store(frame)
+        if written.error is not None:
+            raise written.error
+
+    def _next_batch(self, index: DiskIndex, desk: FrameDesk) -> _Batch:
+        batch = _Batch([], [])
+        most = max(1, min(MOST_BATCH_BLOCKS, MOST_BATCH_BYTES // self._window.frame_bytes))
+        while self._to_write and len(batch.frames) < most:
+            block_hash, _ = self._to_write.popitem(last=False)
+            if (frame := desk.begin_store(block_hash)) is None:
+                continue
+            if (slot := index.begin_write(block_hash)) is None:
+                desk.end_store(frame)
+                continue
+            batch.frames.append(frame)
+            batch.writings.append(Writing(slot, block_hash, self._window.frame(frame), index.next_stamp()))
+        return batch
+
+    async def _flush(self, desk: FrameDesk) -> None:
+        try:
+            if self._file is not None and self._must_reset:
+                await self._remove_all(self._file)
+            while self._file is not None and (self._to_write or self._index.has_changes):
+                await self._write_some(self._file, desk)
+        except OSError as error:
+            self._write_failed(error)
+
+    async def _keep_reading(self, desk: FrameDesk) -> None:
+        async for block_hash in self._wanted:
+            index, file = self._index, self._file
+            record = None if file is None else index.begin_read(block_hash)
+            if file is None or record is None:
+                desk.end_read(block_hash, None, is_there=False)
+                continue
+            if (frame := desk.begin_read(block_hash)) is None:
+                index.end_read(record, is_sound=True)
+                continue
+            is_sound = False
+            self._reading_since[block_hash] = trio.current_time()
+            try:
+                read = functools.partial(file.read, record, self._window.frame(frame))
+                is_sound = await self._in_thread(read, self._read_limiter)
+                if not is_sound and index is self._index:
+                    raise OSError(f"a block in {self._directory} is not what was written there")
+            except OSError as error:
+                self._read_failed(error)
+            finally:
+                self._reading_since.pop(block_hash, None)
+            index.end_read(record, is_sound=is_sound)
+            desk.end_read(block_hash, frame, is_there=is_sound)
+
+    # ------------------------------------------------------------------ failing
+
+    def _read_failed(self, error: OSError) -> None:
+        self.num_failures += 1
+        if not self._has_read_badly:
+            self._has_read_badly = True
+            logger.warning("a KV block cannot be read: %s; such blocks are computed, and not told of again", error)
+
+    def _write_failed(self, error: OSError) -> None:
+        self.num_failures += 1
+        if not self._is_failing:
+            self._is_failing = True
+            logger.warning("KV blocks are not kept on the disk as long as it is so: %s", error)
+
+    async def _rest(self, error: OSError) -> None:
+        """What is there can still be read, but for files that were taken from under us, which are opened anew."""
+        if self._must_reset:
+            self._tell_of_reset()  # before anything is found there again it is removed
+        if self._file is None or isinstance(error, FileNotFoundError):
+            self._close()
+        await trio.sleep(REST_SECONDS)
+
+    def _close(self) -> None:
+        self._file = None
+        self._index = DiskIndex(self._num_slots)
+        while self._opened:
+            self._opened.pop().close()
+
+    # ------------------------------------------------------------------ how
+
+    def _wake(self) -> None:
+        self._news.set()
+
+    async def _wait_for_news(self) -> None:
+        await self._news.wait()
+        self._news = trio.Event()
