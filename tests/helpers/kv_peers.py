@@ -48,6 +48,7 @@ class FakeLender:
 
     def __init__(self, lent: Sequence[Lent] = ()) -> None:
         self.lent: list[Lent] | None = list(lent)
+        self._all = set(lent)
         self.borrowed = self.extended = 0
         self.given_back = trio.Event()
 
@@ -65,7 +66,7 @@ class FakeLender:
         self.extended += 1
 
     def confirm(self, lease_id: LeaseId, lent: Sequence[Lent]) -> bool:
-        return lease_id == LEASE and self.lent is not None and all(one in self.lent for one in lent)
+        return lease_id == LEASE and self.lent is not None and set(lent) <= self._all
 
     def give_back(self, lease_id: LeaseId) -> None:
         assert lease_id == LEASE
