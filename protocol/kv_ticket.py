@@ -48,7 +48,7 @@ def read_ticket(ticket: bytes) -> KvTicket:
         raise BadRequestError(f"a KV ticket has at most {MAX_TICKET_BYTES} bytes, not {len(ticket)}")
     try:
         read = msgspec.msgpack.decode(ticket[MAC_BYTES:], type=KvTicket)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"this is no KV ticket: {error}") from error
     if read.version != KV_VERSION:
         raise BadRequestError(f"the KV ticket is of version {read.version}, and this server speaks {KV_VERSION}")

@@ -14,6 +14,7 @@ import secrets
 import msgspec
 
 from actors.kv.lending import FetchError
+from actors.kv.peer_messages import NOT_READ
 from actors.kv.wire import Wire
 from protocol.ids import Epoch
 from protocol.kv import KV_VERSION, KvLayout
@@ -92,7 +93,7 @@ async def greet_owner(wire: Wire, key: bytes) -> OwnerFacts:
         if not hmac.compare_digest(verdict.mac, _mac(key, b"owner", nonces, verdict.facts)):
             raise FetchError("refused", "the other connector does not know our key")
         return _FACTS.decode(verdict.facts)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_READ as error:
         raise FetchError("broken", f"the other connector's greeting is none: {error}") from error
 
 
@@ -102,7 +103,7 @@ async def greet_reader(wire: Wire, key: bytes, facts: OwnerFacts) -> None:
     await wire.send(_encode(Challenge(challenge)))
     try:
         proof = _PROOF.decode(await wire.receive(MAX_GREETING_BYTES))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_READ as error:
         raise FetchError("broken", f"a greeting that is none: {error}") from error
     nonces = challenge + proof.nonce
     if len(proof.nonce) != NONCE_BYTES or not hmac.compare_digest(proof.mac, _mac(key, b"reader", nonces)):

@@ -14,6 +14,8 @@ from protocol.kv import BlockHash
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_BLOCKS = 32_768
 """Of one lease that are asked for at once."""
+NOT_READ = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading raises of what somebody else has written; the last for lists in lists, where nobody looks for any."""
 
 
 class Get(msgspec.Struct, frozen=True, array_like=True, tag="GET"):
@@ -100,7 +102,7 @@ def read_question(message: bytearray) -> Question:
     """Raises FetchError."""
     try:
         return _QUESTION.decode(message)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_READ as error:
         raise FetchError("broken", f"the other connector asks what is no question: {error}") from error
 
 
@@ -108,5 +110,5 @@ def read_answer(message: bytearray) -> Answer:
     """Raises FetchError."""
     try:
         return _ANSWER.decode(message)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_READ as error:
         raise FetchError("broken", f"the other connector answers what is no answer: {error}") from error

@@ -29,6 +29,9 @@ from protocol.spec import KvSpec
 TRANSPORTS = ("shm", "tcp")
 """The best first."""
 
+SHORTEST_PERIOD = 0.1
+"""Seconds between two words that we are at it, however short the other says its leases are."""
+
 
 @contextlib.asynccontextmanager
 async def open_peers(
@@ -203,7 +206,7 @@ async def _read_under_lease(
     """With word to the owner meanwhile that we are at it. Raises FetchError."""
     problem: FetchError | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_keep_extending, conversation, lease_seconds / 3)
+        nursery.start_soon(_keep_extending, conversation, max(lease_seconds / 3, SHORTEST_PERIOD))
         try:
             with trio.fail_after(seconds_for(reading.num_bytes)):
                 await transport.read(conversation, reading)

@@ -231,7 +231,15 @@ async def hangs_up(wire):
     await hear(wire)
 
 
+def deep(message):
+    """The message with one element more, which is lists in lists."""
+    encoded = encode(message)
+    encoded = bytes([encoded[0] + 1]) + encoded[1:] + b"\x91" * 100_000 + b"\xc0"
+    return len(encoded).to_bytes(4) + encoded
+
+
 OF_ANY = {
+    "lists in lists": (says(deep(LENT)), "broken"),
     "garbage": (says(b"\0\0\0\3abc"), "broken"),
     "a length without end": (says(b"\xff\xff\xff\xff"), "broken"),
     "half a message": (says(b"\0\0\0\x09ab"), "timeout"),
@@ -377,6 +385,19 @@ async def test_who_asks_for_what_was_not_lent_is_sent_away(served, questions):
     with trio.fail_after(5), pytest.raises(FetchError):
         await ask(wire, *questions)
         await wire.receive(1 << 20)
+
+
+@pytest.mark.parametrize(
+    "said", [b"\0\0\0\3abc", b"\xff\xff\xff\xff", deep(GiveBack())], ids=["words", "length", "lists"]
+)
+async def test_garbage_from_who_has_the_key_ends_its_connection_only(served, caplog, said):
+    _, _, connect = served
+    wire = await greeted(connect)
+    await send_raw(wire, said)
+    with trio.fail_after(5), pytest.raises(FetchError):
+        await wire.receive(1 << 20)
+    assert await ask(await greeted(connect), get()) == LentBlocks(1, [0, 1, 2, 3], 4, 30.0)
+    assert caplog.text == ""
 
 
 async def test_a_reader_that_says_nothing_any_more_is_sent_away(served, autojump_clock):

@@ -81,6 +81,14 @@ def test_whichever_byte_is_changed_the_ticket_is_refused(place, change):
     assert caught.value.kind == "refused"
 
 
+def test_lists_in_lists_are_no_ticket():
+    words = msgspec.msgpack.encode(TICKET)
+    deep = bytes([words[0] + 1]) + words[1:] + b"\x91" * 1900 + b"\xc0"  # one more element
+
+    with pytest.raises(BadRequestError):
+        read_ticket(b"m" * 32 + deep)
+
+
 @given(st.binary(max_size=2 * MAX_TICKET_BYTES))
 def test_any_bytes_are_refused(garbage):
     with pytest.raises(FetchError) as caught:
