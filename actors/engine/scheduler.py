@@ -471,7 +471,9 @@ class Scheduler:
         return outputs
 
     def _fail(self, sequence: Sequence, error: str) -> Addressed:
-        return self._finish(sequence, Finish(FinishReason.ERROR, error=error), sequence.num_output_tokens)
+        export = self.kv.exports.drop(sequence)  # which holds tokens back
+        offset = sequence.num_output_tokens if export is None else export.offset
+        return self._finish(sequence, Finish(FinishReason.ERROR, error=error), offset)
 
     def _finish(self, sequence: Sequence, finish: Finish, offset: int) -> Addressed:
         """End a sequence; returns its last output, with the tokens from `offset` on."""
