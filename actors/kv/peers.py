@@ -134,24 +134,28 @@ class OtherConnectors(Peers):
     async def _begin(
         self, ticket: KvTicket, hashes: Sequence[BlockHash]
     ) -> tuple[PeerAddress, Conversation, LentBlocks]:
-        """The first of the ticket's addresses where the connector can be spoken to, and what it lends."""
+        """With the connector that the ticket means: at one of its addresses, and what it lends."""
         problem = FetchError("unreachable", "the ticket has no address that could be reached from here")
         for address in addresses(ticket, any(transport.is_local for transport in self._transports)):
-            if (kept := self._kept.take(address)) is not None:
-                try:
-                    return address, kept, await self._borrow(kept, ticket, hashes)
-                except FetchError as error:
-                    if error.kind == "timeout":
-                        raise  # else another may be there by now, or it had enough of this connection
             try:
-                fresh = await open_conversation(address, self._spec.key)
+                return address, *await self._begin_at(address, ticket, hashes)
             except FetchError as error:
-                if error.kind != "unreachable":
+                if error.kind not in ("unreachable", "refused"):  # else it is nobody, or somebody in another container
                     raise
                 problem = error
-                continue
-            return address, fresh, await self._borrow(fresh, ticket, hashes)
         raise problem
+
+    async def _begin_at(
+        self, address: PeerAddress, ticket: KvTicket, hashes: Sequence[BlockHash]
+    ) -> tuple[Conversation, LentBlocks]:
+        if (kept := self._kept.take(address)) is not None:
+            try:
+                return kept, await self._borrow(kept, ticket, hashes)
+            except FetchError as error:
+                if error.kind == "timeout":
+                    raise  # else another may be there by now, or it had enough of this connection
+        fresh = await open_conversation(address, self._spec.key)
+        return fresh, await self._borrow(fresh, ticket, hashes)
 
     async def _borrow(self, conversation: Conversation, ticket: KvTicket, hashes: Sequence[BlockHash]) -> LentBlocks:
         """Closes the conversation if that fails."""

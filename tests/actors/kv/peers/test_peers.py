@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from actors.kv.connecting import boot_id
 from actors.kv.kept_conversations import KEPT_SECONDS
 from actors.kv.lending import FetchError
 from actors.kv.peers import open_peers
@@ -69,6 +70,14 @@ async def test_on_one_machine_blocks_come_through_shared_memory_and_else_over_tc
         assert (await reader.fetch(resigned(ticket, boot_id="another machine"), 2)).transport == "tcp"
         assert (await reader.fetch(resigned(ticket, path="/not/in/this/container"), 2)).transport == "tcp"
         assert reader.blocks() == [contents(number, 256) for number in range(2)]
+
+
+@pytest.mark.parametrize("differs", [{"engine_id": "another"}, {"key": b"x" * 32}], ids=["engine", "key"])
+async def test_a_path_that_is_somebody_else_s_in_this_container_does_not_end_it(owner_window, directory, differs):
+    stranger = open_owner(owner_window, FakeLender(), directory, **differs)
+    async with stranger, open_owner(owner_window, lend(owner_window, [3])) as ticket, open_reader() as reader:
+        here = {"path": str(directory / "kv.sock"), "boot_id": boot_id()}
+        assert (await reader.fetch(resigned(ticket, **here), 1)).transport == "tcp"
 
 
 async def test_transports_are_those_of_the_spec(owner_window, directory):
