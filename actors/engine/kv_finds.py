@@ -63,10 +63,6 @@ class KvFinds:
     def next_deadline(self) -> float:
         return next(iter(self._pending.values())).deadline if self._pending else math.inf
 
-    @property
-    def num_pending(self) -> int:
-        return len(self._pending)
-
     def of(self, sequence: Sequence) -> Find | None:
         """None before anything has been decided about it."""
         return self._of.get(sequence)
