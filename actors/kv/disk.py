@@ -291,7 +291,12 @@ class Disk:
         return batch
 
     async def _flush(self, desk: FrameDesk) -> None:
+        """Behind what a thread is still at that was abandoned."""
         try:
+            await self._in_thread(lambda: None, self._write_limiter)
+            if self._file is None and (self._to_write or self._must_reset):
+                self._close()
+                await self._open()
             if self._file is not None and self._must_reset:
                 await self._remove_all(self._file)
             while self._file is not None and (self._to_write or self._index.has_changes):
