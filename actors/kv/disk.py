@@ -12,18 +12,19 @@ import functools
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar, final
+from typing import NamedTuple, final
 
 import trio
 
+from actors.kv.disk_desk import BlockFile, FrameDesk, InThread, OpenFile, in_thread
 from actors.kv.disk_file import HASH_BYTES, RECORD_BYTES, DirectoryTakenError, DiskFile, Writing, Written
-from actors.kv.disk_index import DiskIndex, SlotRecord
+from actors.kv.disk_index import DiskIndex
+from actors.kv.disk_reader import DiskReader
 from actors.kv.window import Window
-from protocol.kv import BlockHash, KvLayout
+from protocol.kv import BlockHash
 
-NUM_READERS = 2
 MOST_BATCH_BLOCKS = 64
 MOST_BATCH_BYTES = 32 * 2**20
 """Of a batch of writes, whose frames are pinned as long as it takes."""
@@ -31,57 +32,13 @@ NOTE_SECONDS = 5.0
 """How long it may take until it is written down that blocks were used."""
 REST_SECONDS = 30.0
 """How long a disk that failed is let alone."""
-HANGING_SECONDS = 3.0
-"""For one block; then nobody waits for the disk until it has come."""
 TAKEN_SECONDS = 0.5
 MOST_TIMES_TAKEN = 10
 """How often, and at what interval, a directory is tried that another connector is about to leave."""
 FLUSH_SECONDS = 2.0
 """For what is still to be written when we leave."""
 
-T = TypeVar("T")
-
 logger = logging.getLogger("trillm.kv")
-
-
-class BlockFile(Protocol):
-    """Where blocks lie: actors.kv.disk_file.DiskFile. All but `close` blocks, and may raise OSError."""
-
-    def read_records(self) -> list[SlotRecord]: ...
-    def make_room(self, num_slots: int, most_bytes: int) -> None: ...
-    def read(self, record: SlotRecord, into: memoryview) -> bool: ...
-    def write(self, blocks: Sequence[Writing]) -> Written: ...
-    def note(self, changed: Iterable[SlotRecord], lost: Iterable[int]) -> None: ...
-    def reset(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class FrameDesk(Protocol):
-    """Who gives frames to the disk: actors.kv.connector."""
-
-    def begin_read(self, block_hash: BlockHash) -> int | None:
-        """A frame to read it into. None: it is not wanted any more, or there is no room."""
-
-    def end_read(self, block_hash: BlockHash, frame: int | None, *, is_there: bool) -> None:
-        """For each `begin_read` that gave a frame, and without one for what the disk does not have."""
-
-    def begin_store(self, block_hash: BlockHash) -> int | None:
-        """The frame that has it, pinned. None: it is not there any more."""
-
-    def end_store(self, frame: int) -> None: ...
-
-
-OpenFile = Callable[[Path, KvLayout], BlockFile]
-
-
-class InThread(Protocol):
-    """Has something done that blocks, by one of `limiter`'s threads. Cancelled, it leaves it to itself."""
-
-    async def __call__(self, act: Callable[[], T], limiter: trio.CapacityLimiter) -> T: ...
-
-
-async def in_thread(act: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
-    return await trio.to_thread.run_sync(act, abandon_on_cancel=True, limiter=limiter)
 
 
 class _Batch(NamedTuple):
@@ -113,18 +70,19 @@ class Disk:
         """By threads, some of which may have been abandoned."""
         self._is_over = False
         self._to_write: OrderedDict[BlockHash, None] = OrderedDict()
-        self._want, self._wanted = trio.open_memory_channel[BlockHash](math.inf)
-        self._reading_since: dict[BlockHash, float] = {}
+        self._reader = DiskReader(directory, window, in_thread)
         self._news = trio.Event()
         self._resets: list[Callable[[], None]] = []
         """Whom to tell once everything is removed."""
         self._must_reset = False
         self._is_failing = False
         """Writing does."""
-        self._has_read_badly = False
-        self._read_limiter = trio.CapacityLimiter(NUM_READERS)
         self._write_limiter = trio.CapacityLimiter(1)
-        self.num_failures = 0
+        self._num_failed_writes = 0
+
+    @property
+    def num_failures(self) -> int:
+        return self._num_failed_writes + self._reader.num_failures
 
     @property
     def num_blocks(self) -> int:
@@ -138,14 +96,11 @@ class Disk:
 
     def has(self, block_hash: BlockHash) -> bool:
         """And could be had: not while the disk hangs."""
-        return self._file is not None and block_hash in self._index and not self._hangs()
-
-    def _hangs(self) -> bool:
-        return any(trio.current_time() > since + HANGING_SECONDS for since in self._reading_since.values())
+        return self._file is not None and block_hash in self._index and not self._reader.hangs
 
     def want(self, block_hash: BlockHash) -> None:
-        """Read it: `begin_read` and `end_read` are called then."""
-        self._want.send_nowait(block_hash)
+        """Read it: the desk's `begin_read` and `end_read` are called then."""
+        self._reader.want(block_hash)
 
     def offer(self, block_hash: BlockHash) -> None:
         """It is in memory, and should outlive that."""
@@ -162,7 +117,7 @@ class Disk:
     def reset(self, done: Callable[[], None]) -> None:
         """Nothing is found any more from now on, and nothing is there any more once `done` is called."""
         self._to_write.clear()
-        self._index = DiskIndex(self._num_slots)
+        self._use(self._file, DiskIndex(self._num_slots))
         self._resets.append(done)
         self._must_reset = True
         self._wake()
@@ -179,8 +134,7 @@ class Disk:
             )
         try:
             async with trio.open_nursery() as nursery:
-                for _ in range(NUM_READERS):
-                    nursery.start_soon(self._keep_reading, desk)
+                nursery.start_soon(self._reader.run, desk)
                 await self._keep_writing(desk)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + FLUSH_SECONDS):
@@ -221,9 +175,7 @@ class Disk:
         index = DiskIndex(self._num_slots, [] if self._must_reset else records)
         room = functools.partial(file.make_room, index.end, self._most_bytes)
         await self._in_thread(room, self._write_limiter)
-        if not self._must_reset:  # nor has it been asked for meanwhile
-            self._index = index
-        self._file = file
+        self._use(file, DiskIndex(self._num_slots) if self._must_reset else index)
 
     def _try_to_open(self) -> BlockFile | None:
         """None if another connector has it."""
@@ -304,40 +256,10 @@ class Disk:
         except OSError as error:
             self._write_failed(error)
 
-    async def _keep_reading(self, desk: FrameDesk) -> None:
-        async for block_hash in self._wanted:
-            index, file = self._index, self._file
-            record = None if file is None else index.begin_read(block_hash)
-            if file is None or record is None:
-                desk.end_read(block_hash, None, is_there=False)
-                continue
-            if (frame := desk.begin_read(block_hash)) is None:
-                index.end_read(record, is_sound=True)
-                continue
-            is_sound = False
-            self._reading_since[block_hash] = trio.current_time()
-            try:
-                read = functools.partial(file.read, record, self._window.frame(frame))
-                is_sound = await self._in_thread(read, self._read_limiter)
-                if not is_sound and index is self._index:
-                    raise OSError(f"a block in {self._directory} is not what was written there")
-            except OSError as error:
-                self._read_failed(error)
-            finally:
-                self._reading_since.pop(block_hash, None)
-            index.end_read(record, is_sound=is_sound)
-            desk.end_read(block_hash, frame, is_there=is_sound)
-
     # ------------------------------------------------------------------ failing
 
-    def _read_failed(self, error: OSError) -> None:
-        self.num_failures += 1
-        if not self._has_read_badly:
-            self._has_read_badly = True
-            logger.warning("a KV block cannot be read: %s; such blocks are computed, and not told of again", error)
-
     def _write_failed(self, error: OSError) -> None:
-        self.num_failures += 1
+        self._num_failed_writes += 1
         if not self._is_failing:
             self._is_failing = True
             logger.warning("KV blocks are not kept on the disk as long as it is so: %s", error)
@@ -351,12 +273,15 @@ class Disk:
         await trio.sleep(REST_SECONDS)
 
     def _close(self) -> None:
-        self._file = None
-        self._index = DiskIndex(self._num_slots)
+        self._use(None, DiskIndex(self._num_slots))
         while self._opened:
             self._opened.pop().close()
 
     # ------------------------------------------------------------------ how
+
+    def _use(self, file: BlockFile | None, index: DiskIndex) -> None:
+        self._file, self._index = file, index
+        self._reader.read_from(file, index)
 
     def _wake(self) -> None:
         self._news.set()

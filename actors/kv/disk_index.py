@@ -38,7 +38,7 @@ class DiskIndex:
         """How many read it just now."""
         self._dirty: dict[BlockHash, None] = {}
         """Their stamps have changed since they were written down."""
-        self._lost: list[int] = []
+        self._lost: dict[int, None] = {}
         """Slots whose records are to be erased."""
         taken: set[int] = set()
         for record in sorted(records, key=lambda record: record.stamp):
@@ -47,7 +47,7 @@ class DiskIndex:
                 continue
             if (older := self._records.pop(record.block_hash, None)) is not None:
                 taken.discard(older.slot)
-                self._lost.append(older.slot)
+                self._lost[older.slot] = None
             taken.add(record.slot)
             self._records[record.block_hash] = record
         self._end = max(taken, default=-1) + 1
@@ -98,13 +98,19 @@ class DiskIndex:
     def forget(self, block_hash: BlockHash) -> None:
         record = self._records.pop(block_hash)
         self._dirty.pop(block_hash, None)
-        self._lost.append(record.slot)
+        self._lost[record.slot] = None
         self._free.append(record.slot)
 
     # ------------------------------------------------------------------ writing
 
     def begin_write(self, block_hash: BlockHash) -> int | None:
         """A slot for it, which has nothing from now on. None if all are being read."""
+        slot = self._slot_for(block_hash)
+        if slot is not None:
+            self._lost.pop(slot, None)  # whoever writes to it begins with its record
+        return slot
+
+    def _slot_for(self, block_hash: BlockHash) -> int | None:
         if block_hash in self._records:
             if block_hash in self._busy:
                 return None
@@ -120,14 +126,14 @@ class DiskIndex:
     def end_write(self, slot: int, block_hash: BlockHash, checksum: int, stamp: int) -> None:
         """The slot has it."""
         if (older := self._records.pop(block_hash, None)) is not None:
-            self._lost.append(older.slot)
+            self._lost[older.slot] = None
             self._free.append(older.slot)
         self._records[block_hash] = SlotRecord(slot, block_hash, checksum, stamp)
 
     def fail_write(self, slot: int) -> None:
         """The slot has nothing."""
         self._free.append(slot)
-        self._lost.append(slot)
+        self._lost[slot] = None
 
     def next_stamp(self) -> int:
         """For what is about to be written."""
@@ -138,7 +144,8 @@ class DiskIndex:
         slots whose records are to be erased."""
         changed = [self._records[block_hash] for block_hash in self._dirty]
         self._dirty.clear()
-        lost, self._lost = self._lost, []
+        lost = list(self._lost)
+        self._lost.clear()
         return changed, lost
 
     @property

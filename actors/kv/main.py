@@ -13,7 +13,7 @@ import trio
 
 from actors.child import Control, Pulse
 from actors.kv.counters import Counters
-from actors.kv.disk import InThread, OpenFile, in_thread
+from actors.kv.disk_desk import InThread, OpenFile, in_thread
 from actors.kv.disk_file import DiskFile
 from actors.kv.lending import OpenPeers
 from actors.kv.peers import open_peers

@@ -10,7 +10,7 @@ from protocol.kv import BlockHash
 
 @final
 class NoDisk:
-    """Fulfils actors.kv.connector.Blocks."""
+    """Fulfils actors.kv.connector.Disk."""
 
     def has(self, block_hash: BlockHash) -> bool:
         return False

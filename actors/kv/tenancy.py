@@ -15,8 +15,10 @@ from attrs import define, field
 
 from actors.kv.connector import Connector, num_granted_of
 from actors.kv.counters import Counters
-from actors.kv.disk import Disk, InThread, OpenFile, in_thread
+from actors.kv.disk import Disk
+from actors.kv.disk_desk import InThread, OpenFile, in_thread
 from actors.kv.disk_file import DiskFile
+from actors.kv.finds import Finds
 from actors.kv.frames import Frames
 from actors.kv.leases import Leases
 from actors.kv.lending import Fetched, FetchError, LeaseId, OpenPeers, Peers
@@ -67,7 +69,7 @@ class _Fetch:
 
 @final
 class Tenancy:
-    """Fulfils actors.kv.connector.Fetches."""
+    """Fulfils actors.kv.finds.Fetches."""
 
     def __init__(
         self,
@@ -95,8 +97,10 @@ class Tenancy:
             if spec.disk_path is None
             else Disk(Path(spec.disk_path), spec.disk_bytes, window, open_file, in_thread)
         )
+        disk = self._disk or NoDisk()
+        self._finds = Finds(self._frames, disk, self, counters, self._answer, trio.current_time)
         self._connector = Connector(
-            spec.epoch, self._frames, self.leases, self._disk or NoDisk(), self, counters, self._say, trio.current_time
+            spec.epoch, self._frames, self.leases, self._finds, disk, counters, self._give_ticket, self._say
         )
         self._engine: Epoch | None = None
         self._outbox: ClosableOutbox | None = None
@@ -113,7 +117,7 @@ class Tenancy:
                 trio.open_nursery() as self._nursery,
             ):
                 if self._disk is not None:
-                    self._nursery.start_soon(self._disk.run, self._connector)
+                    self._nursery.start_soon(self._disk.run, self._finds)
                 self._nursery.start_soon(self._keep_time)
                 self._nursery.start_soon(self._keep_counting)
                 task_status.started()
@@ -147,6 +151,9 @@ class Tenancy:
         for message in messages:
             self._connector.hear(message)
         self._news.set()
+
+    def _answer(self, find_id: FindId, frames: list[int], error: str | None) -> None:
+        self._connector.answer(find_id, frames, error)
 
     def _say(self, message: KvOutput) -> None:
         if self._outbox is not None:
@@ -205,7 +212,7 @@ class Tenancy:
         fetch.is_stopped = True
         fetch.scope.cancel()
 
-    def ticket(self, lease_id: LeaseId, num_blocks: int) -> bytes:
+    def _give_ticket(self, lease_id: LeaseId, num_blocks: int) -> bytes:
         assert self._peers is not None, "it has begun"
         return self._peers.ticket(lease_id, num_blocks, self._spec.lease_seconds)
 
@@ -213,7 +220,7 @@ class Tenancy:
         assert self._peers is not None, "it has begun"
 
         def take(most: int) -> list[int]:
-            taken = self._connector.take_for_fetch(most)
+            taken = self._finds.take_for_fetch(most)
             fetch.frames += taken
             fetch.lacked_room |= len(taken) < most
             return taken
@@ -221,17 +228,17 @@ class Tenancy:
         ended: Fetched | FetchError | None = None
         with fetch.scope:
             try:
-                ended = await self._peers.fetch(fetch.ticket, fetch.hashes, take, self._connector.quarantine)
+                ended = await self._peers.fetch(fetch.ticket, fetch.hashes, take, self._finds.quarantine)
             except FetchError as error:
                 ended = error
             except Exception as error:
                 logger.exception("blocks could not be fetched by our mistake")
                 ended = FetchError("broken", f"{type(error).__name__}: {error}")
         if fetch.is_stopped or ended is None:
-            self._connector.drop_fetched(fetch.frames)
+            self._finds.drop_fetched(fetch.frames)
             return
         del self._fetches[fetch.find_id]
         if isinstance(ended, FetchError):
-            self._connector.fail_fetch(fetch.find_id, fetch.frames, ended)
+            self._finds.fail_fetch(fetch.find_id, fetch.frames, ended)
         else:
-            self._connector.end_fetch(fetch.find_id, fetch.frames, ended, lacked_room=fetch.lacked_room)
+            self._finds.end_fetch(fetch.find_id, fetch.frames, ended, lacked_room=fetch.lacked_room)

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from actors.child import Pulse
-from actors.kv.disk import InThread
+from actors.kv.disk_desk import InThread
 from actors.kv.disk_file import DiskFile, Writing, Written
 from actors.kv.disk_index import SlotRecord
 from actors.kv.lending import Fetched, FetchError, LeaseId, Lender
