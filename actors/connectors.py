@@ -129,15 +129,13 @@ class Connector:
 
     async def _tell_engine(self) -> None:
         """That its connector is up, or not any more."""
-        told: KvFacts | None = None
+        told_epoch, told = None, None
         while True:
             news = self._news
             engine, facts = self._engine_is, self._facts
-            is_up = engine is not None and engine.layout is not None
-            if not is_up:
-                told = None
-            else:
-                assert engine is not None
+            if engine is not None and engine.layout is not None:
+                if engine.epoch != told_epoch:
+                    told_epoch, told = engine.epoch, None  # it knows nothing yet
                 if facts is not None and facts.engine_epoch != engine.epoch:
                     facts = None  # what it had for the engine before this one
                 if facts != told:

@@ -13,6 +13,7 @@ from actors.handles import House
 from app.api_identity import ALONE, ApiIdentity
 from app.engines import Engines
 from app.journal import Entry
+from app.late_actors import serves
 from app.other_loads import loads_of_others
 from app.replays import Replays
 from app.roles import Roles
@@ -69,18 +70,30 @@ class Dispatch:
         """Hand them to some of these engines. Whether all could be handed to one: an engine that has just gone down
         leaves them to the others, and what is left over waits for the next one that is up."""
         loads = self._loads(among)
+        serving = self._up() if self._roles.num_prefill else ()
         are_sent = True
         for group, engines in self._roles.divide(entries, among):
-            placement = Placement(self._router, loads, engines)
+            rest = [index for index in among if index not in engines]
+            placements = [Placement(self._router, loads, each) for each in (engines, rest)]
             for entry in group:
-                while place := placement.place(entry.prompt):
-                    index, num_cached = place
-                    if self._send_to(entry, index, num_cached, among):
-                        placement.count(index, entry.load)
-                        break
-                    placement.drop(index)
-                are_sent = are_sent and place is not None
+                are_sent = any(self._place(entry, placement, serving) for placement in placements) and are_sent
         return are_sent
+
+    def _place(self, entry: Entry, placement: Placement, serving: Collection[EngineIndex]) -> bool:
+        while place := placement.place(entry.prompt):
+            index, num_cached = place
+            if self._send_to(entry, index, num_cached, serving):
+                placement.count(index, entry.load)
+                return True
+            placement.drop(index)
+        return False
+
+    def _up(self) -> Collection[EngineIndex]:
+        """The engines that a request may go on in after its first token: also those that serve and are not heard yet,
+        as after the output handler's death."""
+        states = self._actors.states()
+        up = {state.engine_index for state in states if state.engine_index is not None and serves(state)}
+        return up or self._engines.attached
 
     def _loads(self, among: Collection[EngineIndex]) -> Counter[EngineIndex]:
         """What these have to do, in tokens. Nothing, if there is one only: nothing is chosen by it, and with a full
@@ -94,14 +107,15 @@ class Dispatch:
 
     def _send_to(self, entry: Entry, index: EngineIndex, num_cached: int, serving: Collection[EngineIndex]) -> bool:
         epoch = self._engines.attached[index]
-        request = entry.request(epoch, self._roles.kv_params(entry, index, serving))
-        if entry.is_moving and entry.kv_ticket:
+        kv, was_moving = self._roles.kv_params(entry, index, serving), entry.is_moving
+        request = entry.request(epoch, kv)
+        if was_moving and entry.kv_ticket:
             num_cached = len(entry.prompt.prompt_token_ids)  # which comes with the ticket
-        entry.send_to((index, epoch), num_cached)
+        entry.send_to((index, epoch), num_cached, hands_over=kv is not None and kv.hands_over)
         # The output handler first: it should know the request before the engine's first token comes.
         if self._actors.send_to_output(request) and self._actors.send_to_engine(index, request):
             return True
-        entry.engine = None
+        entry.engine, entry.is_moving = None, was_moving
         return False
 
     def withdraw(self, entries: list[Entry]) -> None:

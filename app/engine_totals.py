@@ -44,6 +44,7 @@ class EngineTotals:
             self._epochs[index] = epoch
             self._latest[index] = EngineStats(kv_blocks_total=num_blocks)
             self._whole.pop(index, None)
+            self._kv[index].take(None)
         else:
             nothing = dict.fromkeys(GAUGES, 0) | {"kv_blocks_total": num_blocks}
             self._latest[index] = msgspec.structs.replace(self._latest[index], **nothing)
@@ -53,7 +54,6 @@ class EngineTotals:
         self._latest[index] = stats
         if stats.steps_by_tokens:
             self._whole[index] = stats
-        if stats.kv is not None:
             self._kv[index].take(stats.kv)
 
     def latest(self, attached: Container[EngineIndex]) -> dict[EngineIndex, EngineStats]:
@@ -66,7 +66,8 @@ class EngineTotals:
         for index in sorted(self._latest):
             now = self._of(index)
             reading = self._since_start(index, now if index in attached else without_gauges(now))
-            readings[index] = msgspec.structs.replace(reading, kv=self._kv[index].reading())
+            kv = self._kv[index].reading(is_attached=index in attached)
+            readings[index] = msgspec.structs.replace(reading, kv=kv)
         return readings
 
     def reading(self, attached: Container[EngineIndex]) -> EngineStats:

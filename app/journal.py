@@ -55,6 +55,8 @@ class Entry:
     """For what the engine has computed that handed it over."""
     is_moving: bool = False
     """It waits for an engine because one has handed it over."""
+    hands_over: bool = False
+    """Its engine computes the prompt and the first token, and then hands it over."""
 
     def request(self, epoch: Epoch, kv: KvParams | None = None) -> EngineCoreRequest:
         """As it is sent to an engine, the first time or to go on."""
@@ -83,11 +85,12 @@ class Entry:
     @property
     def load(self) -> int:
         """What its engine has still to do for it, in tokens."""
-        return self.num_uncomputed + min(self.prompt.sampling_params.max_tokens - len(self.token_ids), MOST_AHEAD)
+        most = 1 if self.hands_over else MOST_AHEAD
+        return self.num_uncomputed + min(self.prompt.sampling_params.max_tokens - len(self.token_ids), most)
 
-    def send_to(self, engine: tuple[EngineIndex, Epoch], num_cached: int) -> None:
+    def send_to(self, engine: tuple[EngineIndex, Epoch], num_cached: int, *, hands_over: bool = False) -> None:
         """It runs there from now on, where so many of the prompt's tokens are expected in the cache."""
-        self.engine, self.home, self.is_moving = engine, None, False
+        self.engine, self.home, self.is_moving, self.hands_over = engine, None, False, hands_over
         self.num_uncomputed = len(self.prompt.prompt_token_ids) + len(self.token_ids) - num_cached
 
     def deliver(self, output: RequestOutput, engine: EngineIndex) -> None:

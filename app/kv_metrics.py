@@ -1,4 +1,5 @@
 """What KV connectors count, for Prometheus, under vLLM's names where it has the thing. Used by app/engine_metrics."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable

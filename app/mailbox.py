@@ -28,7 +28,8 @@ def merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
         finish_reason=later.finish_reason,
         stop_reason=later.stop_reason,
         error=later.error,
-        num_cached_tokens=max(earlier.num_cached_tokens, later.num_cached_tokens),
+        # Of whoever computed the prompt: who went on after the first token found what that one had computed.
+        num_cached_tokens=earlier.num_cached_tokens if earlier.token_ids else later.num_cached_tokens,
         timeline=then(earlier.timeline, later.timeline),
         embedding=later.embedding,
         kv_ticket=later.kv_ticket,

@@ -394,7 +394,6 @@ class Settings:
         check_flag("--master-port", self.master_port, 1, 65535 - self.data_parallel_size)
 
     def _check_connectors(self) -> None:
-        self.kv_transfer  # noqa: B018  raises for what cannot be read
         check_gibibytes("--kv-offloading-size", self.kv_offloading_size)
         check_gibibytes("--kv-offloading-disk-size", self.kv_offloading_disk_size)
         if self.kv_offloading_disk_size and self.kv_offloading_path is None:
@@ -410,6 +409,10 @@ class Settings:
                     "--prefill-engines and --decode-engines say how many engines there are, "
                     "and --data-parallel-size does, too"
                 )
+            check_flag("the sum of --prefill-engines and --decode-engines", self.num_engines, 2, MAX_ENGINES)
+        transfer = self.kv_transfer
+        if transfer is not None and transfer.kv_port:
+            check_flag("--kv-transfer-config: kv_port", transfer.kv_port, 1, 65536 - self.num_engines)
         if not self.has_connectors:
             return
         if self.nnodes > 1:

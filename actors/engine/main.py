@@ -39,7 +39,7 @@ from protocol.messages import (
     UtilityRequest,
 )
 from protocol.operations import UtilityResult
-from protocol.spec import EngineSpec
+from protocol.spec import EngineFacts, EngineSpec
 from protocol.step import StepPlan
 
 HEARTBEAT_SECONDS = 1.0
@@ -319,14 +319,14 @@ async def run_engine_process(spec: EngineSpec, control: Control) -> None:
             clients: dict[ClientIndex, Client] = {
                 index: links.publish(address, ENGINE_OUTPUT) for index, address in spec.outputs_addresses.items()
             }
-            engine = make_engine(spec, stepper, clients, pulse, kv=_kv_access(spec, control, links))
+            engine = make_engine(spec, stepper, clients, pulse, kv=_kv_access(spec, stepper.facts, control, links))
             pulse.enter("idle")
             await control.ready(stepper.facts)
             await engine.run(inbox)
 
 
-def _kv_access(spec: EngineSpec, control: Control, links: Links) -> KvAccess | None:
-    if not spec.kv_address:
+def _kv_access(spec: EngineSpec, facts: EngineFacts, control: Control, links: Links) -> KvAccess | None:
+    if not spec.kv_address or facts.kv_layout is None:  # nor is a connector started for blocks that cannot be copied
         return None
     inbox = links.pull(spec.kv_address, KV_OUTPUT)
     return KvAccess(spec.epoch, control.kv, inbox, lambda address: links.push(address, KV_INPUT))

@@ -460,12 +460,15 @@ class Scheduler:
         return sequence.client_index, sequence.output_from(export.offset)
 
     def _end_at_once(self, sequences: list[Sequence], finish: Finish) -> list[Addressed]:
-        """End these so; those that are over already have no ticket, and else what they would have had."""
+        """End these so; those that are over already have no ticket, and else what they would have had. Who was to go
+        on elsewhere is not over."""
         outputs: list[Addressed] = []
         for sequence in sequences:
             export = self.kv.exports.drop(sequence)
             if export is None:
                 outputs.append(self._finish(sequence, finish, sequence.num_output_tokens))
+            elif export.finish is None:
+                outputs.append(self._finish(sequence, finish, export.offset))
             else:
                 outputs.append(self._conclude(export, NO_TICKET))
         return outputs

@@ -98,7 +98,8 @@ class RequestState:
             num_cached_tokens=self._num_cached_tokens,
             timeline=timeline,
             embedding=output.embedding,
-            kv_ticket=output.kv_ticket if self.stopped_by is None else None,
+            # What is over here and not there does not go on elsewhere.
+            kv_ticket=output.kv_ticket if self.stopped_by is None or output.finish_reason is not None else None,
         )
 
     def _timeline(self, output: EngineCoreOutput, at: float) -> Timeline | None:

@@ -60,6 +60,11 @@ def test_servers_that_take_over_from_each_other_share_a_key_and_listen(tmp_path)
         ({"prefill_engines": 1}, "need each other"),
         ({"prefill_engines": 1, "decode_engines": 65}, "--decode-engines must be from 0 to 64, not 65"),
         ({"prefill_engines": 1, "decode_engines": 1, "data_parallel_size": 2}, "--data-parallel-size does, too"),
+        ({"prefill_engines": 33, "decode_engines": 32}, "the sum of .* must be from 2 to 64, not 65"),
+        (
+            {"prefill_engines": 1, "decode_engines": 1, "kv_transfer_config": '{"kv_port": 65535}'},
+            "kv_port must be from 1 to 65534, not 65535",  # the second engine's is one above it
+        ),
         ({"kv_offloading_size": -1.0}, "--kv-offloading-size must be a number of GiB from 0 on, not -1.0"),
         ({"kv_offloading_size": float("nan")}, "--kv-offloading-size must be a number of GiB"),
         ({"kv_offloading_disk_size": 1.0}, "needs a --kv-offloading-path"),
