@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +74,7 @@ class Disk:
         self._resets: list[Callable[[], None]] = []
         """Whom to tell once everything is removed."""
         self._must_reset = False
+        self._is_resting = False
         self._is_failing = False
         """Writing does."""
         self._write_limiter = trio.CapacityLimiter(1)
@@ -93,6 +93,11 @@ class Disk:
         return self._index.end * self._window.frame_bytes
 
     # ------------------------------------------------------------------ what the connector asks
+
+    @property
+    def is_used(self) -> bool:
+        """Blocks may be there."""
+        return self._file is not None
 
     def has(self, block_hash: BlockHash) -> bool:
         """And could be had: not while the disk hangs."""
@@ -118,8 +123,10 @@ class Disk:
         """Nothing is found any more from now on, and nothing is there any more once `done` is called."""
         self._to_write.clear()
         self._use(self._file, DiskIndex(self._num_slots))
-        self._resets.append(done)
         self._must_reset = True
+        if self._is_resting:
+            return done()  # before anything is found there again it is removed
+        self._resets.append(done)
         self._wake()
 
     # ------------------------------------------------------------------ the work
@@ -160,7 +167,7 @@ class Disk:
                 await self._rest(error)
                 continue
             if not (self._to_write or self._must_reset):
-                with trio.move_on_after(NOTE_SECONDS if self._index.has_changes else math.inf):
+                with trio.move_on_after(NOTE_SECONDS):
                     await self._wait_for_news()
 
     async def _open(self) -> None:
@@ -266,11 +273,12 @@ class Disk:
 
     async def _rest(self, error: OSError) -> None:
         """What is there can still be read, but for files that were taken from under us, which are opened anew."""
-        if self._must_reset:
-            self._tell_of_reset()  # before anything is found there again it is removed
+        self._tell_of_reset()  # as in `reset`
         if self._file is None or isinstance(error, FileNotFoundError):
             self._close()
+        self._is_resting = True
         await trio.sleep(REST_SECONDS)
+        self._is_resting = False
 
     def _close(self) -> None:
         self._use(None, DiskIndex(self._num_slots))

@@ -26,6 +26,8 @@ SHARE_OF_TIME = 0.9
 class Blocks(Protocol):
     """The disk, for which nobody here waits: actors.kv.disk."""
 
+    @property
+    def is_used(self) -> bool: ...
     def has(self, block_hash: BlockHash) -> bool: ...
     def want(self, block_hash: BlockHash) -> None: ...
     def offer(self, block_hash: BlockHash) -> None: ...
@@ -63,6 +65,7 @@ class Find:
     in_vain: set[BlockHash] = field(factory=set)
     """Blocks that the disk could not give."""
     has_asked_peer: bool = False
+    has_asked_disk: bool = False
     fetching: list[BlockHash] = field(factory=list)
     """What its peer is asked for just now."""
     is_answered: bool = False
@@ -171,9 +174,8 @@ class Finds:
                 self._wait_for(find, block_hash)
             elif find.may_ask_peer:
                 from_peer.append(block_hash)
-            elif block_hash not in find.in_vain and self._disk.has(block_hash):
+            elif self._is_on_disk(find, block_hash):
                 self._wait_for(find, block_hash)
-                self._counters.looked("disk", 1)
                 self._disk.want(block_hash)
             else:
                 break
@@ -185,6 +187,12 @@ class Finds:
             self._fetches.begin(find.find_id, find.ticket, from_peer)
         if not find.waiting:
             self._answer(find)
+
+    def _is_on_disk(self, find: Find, block_hash: BlockHash) -> bool:
+        if not find.has_asked_disk and self._disk.is_used:
+            find.has_asked_disk = True
+            self._counters.looked("disk", len(find.hashes) - len(find.frames))
+        return block_hash not in find.in_vain and self._disk.has(block_hash)
 
     def _wait_for(self, find: Find, block_hash: BlockHash) -> None:
         find.waiting.add(block_hash)

@@ -12,6 +12,8 @@ from protocol.kv import BlockHash
 class NoDisk:
     """Fulfils actors.kv.connector.Disk."""
 
+    is_used = False
+
     def has(self, block_hash: BlockHash) -> bool:
         return False
 

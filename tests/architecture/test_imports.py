@@ -17,6 +17,7 @@ PURE = {
         *("adapter_places", "admission", "engine_counters", "grammar", "hold", "repetition"),
         *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "step_counts", "waiting"),
     },
+    "actors.kv": {"connector", "counters", "disk_index", "finds", "frames", "leases", "lending", "window"},
     "actors.output": {
         *("decoding_rule", "detokenizer", "logprobs", "processor", "request_state"),
         *("stopping", "vocabulary", "windowed_detokenizer"),

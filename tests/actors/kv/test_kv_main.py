@@ -452,6 +452,7 @@ async def test_what_memory_has_no_room_for_comes_from_the_disk(autojump_clock, t
         assert await engine.num_found(*range(8)) == 8
         assert await engine.num_found(*range(4 * NUM_FRAMES - 8, 4 * NUM_FRAMES + 1)) == 8
         await trio.sleep(1.5)
+        assert engine.counts[-1].queried_blocks == {"memory": 17, "disk": 9}
         assert engine.counts[-1].found_blocks == {"memory": 8, "disk": 8}
         assert engine.counts[-1].disk_bytes == 4 * NUM_FRAMES * LAYOUT.frame_bytes
         assert_all_is_left(house, engine)
@@ -665,9 +666,11 @@ async def test_a_reset_that_the_disk_does_not_take_holds_once_it_does(autojump_c
         engine.save(names(2))
         await trio.sleep(1)  # it rests now
         engine.reset(1)
+        await trio.sleep(0.1)
+        assert engine.resets == [1]
+        assert await engine.num_found(1) == 0
         await trio.sleep(60)
 
-        assert engine.resets == [1]
         assert await engine.num_found(1) == 0
     async with open_kv_house(kv_spec(tmp_path)) as house:
         engine = await house.start_engine()
