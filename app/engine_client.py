@@ -96,7 +96,7 @@ class ActorEngineClient:
         self._router = Router(has_prefix_cache=has_prefix_cache)
         self._live: dict[RequestId, Entry] = {}
         self._room = Room(self._live, max_live_requests, self._num_of_others)
-        self._replays = Replays(self._live, self.incidents)
+        self._replays = Replays(self._live, self.incidents, roles)
         self.identity = identity
         self._dispatch = Dispatch(self._engines, self._router, self._replays, identity, roles)
         self._peers = peers or NobodyElse()

@@ -14,6 +14,7 @@ from attrs import frozen
 from app.incidents import Incidents
 from app.journal import MAX_DEATHS, TRIAL_DEATHS, Entry
 from app.other_loads import sequences_of_others
+from app.roles import Roles
 from protocol.engine_stats import EngineStats
 from protocol.ids import EngineIndex, Epoch, RequestId
 
@@ -30,9 +31,10 @@ class Due:
 class Replays:
     """Of one engine client; `live` is its journal."""
 
-    def __init__(self, live: Mapping[RequestId, Entry], incidents: Incidents) -> None:
+    def __init__(self, live: Mapping[RequestId, Entry], incidents: Incidents, roles: Roles | None = None) -> None:
         self._live = live
         self._incidents = incidents
+        self._roles = roles or Roles()
 
     @property
     def num_waiting(self) -> int:
@@ -69,7 +71,8 @@ class Replays:
         due: list[Due] = []
         if suspects and len(rest) == len(among):
             counts = Counter(entry.engine[0] for entry in self._live.values() if entry.engine is not None)
-            dock = min(rest, key=lambda index: counts[index])
+            ((_, docks),) = self._roles.divide(suspects[:1], rest)
+            dock = min(docks, key=lambda index: counts[index])
             rest.remove(dock)
             due.append(Due(suspects[:1], [dock]))
         if rest and (others := [entry for entry in waiting if not entry.is_on_trial]):

@@ -206,7 +206,7 @@ class KvSide:
 
     def export(self, sequence: Sequence, finish: Finish | None, offset: int) -> bool:
         """Have a ticket made for its full blocks. False: there is none to be had."""
-        if self._saves is None or sequence.block_hashes is None:
+        if self._saves is None or self._is_silent or sequence.block_hashes is None:
             return False
         # Published blocks count, whoever has them now: also if it was preempted while its last token was on its way.
         num_tokens = min(max(sequence.num_computed_tokens, sequence.num_tokens - 1), sequence.num_tokens)
@@ -219,7 +219,9 @@ class KvSide:
         """Those that are over without a ticket."""
         if self._saves is None or not self.exports:
             return []
-        return self.exports.advance(self._saves, now) + self.exports.passed(now)
+        hopeless, late = self.exports.advance(self._saves, now), self.exports.passed(now)
+        self._is_silent = self._is_silent or bool(late)
+        return hopeless + late
 
     def hear_exported(self, exported: KvExported) -> Export | None:
         return None if self._saves is None else self.exports.hear(exported, self._saves)

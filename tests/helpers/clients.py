@@ -12,16 +12,21 @@ import trio
 from app.deadline import Deadline
 from app.engine import Prompt
 from app.engine_client import ActorEngineClient
+from app.roles import Roles
 from tests.helpers.memory_house import open_memory_house
 
 
 @asynccontextmanager
 async def open_client(
-    checkpoint: Path, max_live: int = 100, max_queue_seconds: float = math.inf, **fields: object
+    checkpoint: Path,
+    max_live: int = 100,
+    max_queue_seconds: float = math.inf,
+    roles: Roles | None = None,
+    **fields: object,
 ) -> AsyncIterator[tuple]:
     async with open_memory_house(checkpoint, **fields) as house, trio.open_nursery() as nursery:
         client = ActorEngineClient(
-            max_live_requests=max_live, max_queue_seconds=max_queue_seconds, clock=trio.current_time
+            max_live_requests=max_live, max_queue_seconds=max_queue_seconds, clock=trio.current_time, roles=roles
         )
         nursery.start_soon(client.run, house)
         await client.attached_once.wait()

@@ -30,6 +30,7 @@ from protocol.sampling import Grammar, GrammarSource
 from protocol.spec import EngineFacts, EngineSpec, LoadFormat
 from protocol.step import StepPlan, StepResult
 from tests.helpers.grammars import checker
+from tests.helpers.memory_connectors import MemoryConnectors
 
 CLIENT = ClientIndex(0)
 ENGINE = EngineIndex(0)
@@ -85,7 +86,9 @@ class MemoryEngine:
 class MemoryHouse:
     """Made by `open_memory_house`."""
 
-    def __init__(self, checkpoint: Path, spec: EngineSpec, num_engines: int = 1) -> None:
+    def __init__(
+        self, checkpoint: Path, spec: EngineSpec, num_engines: int = 1, connectors: MemoryConnectors | None = None
+    ) -> None:
         self._app = EventOutlet()
         self._vocabulary = load_vocabulary(checkpoint)
         self._spec = spec
@@ -106,6 +109,8 @@ class MemoryHouse:
         self.engine_up = trio.Event()
         self.silent: set[str] = set()
         """Actors that have not been heard of for long."""
+        self.connectors = connectors
+        """Of the engines; None: they have none."""
 
     # ------------------------------------------------------------------ House
 
@@ -161,7 +166,9 @@ class MemoryHouse:
         client = MemoryClient(self)
         say, inbox = trio.open_memory_channel[EngineInput](math.inf)
         spec = msgspec.structs.replace(self._spec, epoch=epoch, engine_index=index)
-        engine = make_engine(spec, stepper, {CLIENT: client}, Pulse(), clock=trio.current_time)
+        layout = stepper.facts.kv_layout
+        kv = None if self.connectors is None else self.connectors.engine_came(index, epoch, layout)
+        engine = make_engine(spec, stepper, {CLIENT: client}, Pulse(), clock=trio.current_time, kv=kv)
         with trio.CancelScope() as scope:
             self._scopes[name] = scope
             self._engines[index] = MemoryEngine(epoch, Recorder(self, say), client, stepper.facts)
@@ -173,6 +180,8 @@ class MemoryHouse:
                 del self._engines[index]
                 self.engine_up = trio.Event()
                 del self._scopes[name]
+                if self.connectors is not None:
+                    self.connectors.engine_went(index)
         self._app.send_nowait(EngineLost(index, epoch, "killed by the test", self.kills_from_outside))
 
     async def run_output(self) -> None:
@@ -272,9 +281,11 @@ def engine_name(index: EngineIndex) -> str:
 
 
 @asynccontextmanager
-async def open_memory_house(checkpoint: Path, num_engines: int = 1, **fields: object) -> AsyncIterator[MemoryHouse]:
+async def open_memory_house(
+    checkpoint: Path, num_engines: int = 1, connectors: MemoryConnectors | None = None, **fields: object
+) -> AsyncIterator[MemoryHouse]:
     """A house whose actors run; a killed one is started again by the test, with `run_engine` or `run_output`."""
-    house = MemoryHouse(checkpoint, dummy_engine_spec(checkpoint, **fields), num_engines)
+    house = MemoryHouse(checkpoint, dummy_engine_spec(checkpoint, **fields), num_engines, connectors)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(house.run_output)
         for index in range(num_engines):
