@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol, final
 
@@ -15,10 +16,14 @@ import trio
 
 from actors.handles import ActorState
 from actors.incarnation import open_incarnation
+from actors.process import open_process
 from actors.record import Record
 from actors.rest import REST_SECONDS, GiveUp
+from actors.running import Running
 from protocol.ids import EngineIndex, Epoch
 from protocol.spec import EngineFacts, EngineSpec, Kv, KvEngine, KvFacts, KvSpec
+
+OpenConnector = Callable[[KvSpec, str], AbstractAsyncContextManager[Running]]
 
 logger = logging.getLogger("trillm.supervisor")
 
@@ -50,13 +55,22 @@ def spec_of(template: KvSpec, index: EngineIndex, num_engines: int) -> KvSpec:
 class Connector:
     """Of one engine, over all incarnations of both."""
 
-    def __init__(self, spec: KvSpec, engine: Record, new_epoch: Callable[[], Epoch], directory: Path) -> None:
-        """`engine` is the record of the process that it serves. Sockets are made in `directory`."""
+    def __init__(
+        self,
+        spec: KvSpec,
+        engine: Record,
+        new_epoch: Callable[[], Epoch],
+        directory: Path,
+        open_connector: OpenConnector = open_process,
+    ) -> None:
+        """`engine` is the record of the process that it serves. Sockets are made in `directory`. `open_connector`
+        starts a process of this spec and name."""
         self.record = Record(f"kv-{spec.engine_index}")
         self._spec = spec
         self._engine = engine
         self._new_epoch = new_epoch
         self._directory = directory
+        self._open_connector = open_connector
         self._engine_is: KvEngine | None = None
         """What the connector is told of its engine; None as long as there is nothing to tell."""
         self._facts: KvFacts | None = None
@@ -102,7 +116,8 @@ class Connector:
             peer_path=str(peers),
         )
         try:
-            async with open_incarnation(self.record, spec) as heard, trio.open_nursery() as nursery:
+            opened = self._open_connector(spec, self.record.name)
+            async with open_incarnation(self.record, spec, opened) as heard, trio.open_nursery() as nursery:
                 nursery.start_soon(self._tell_connector)
                 async for facts in heard:
                     assert isinstance(facts, KvFacts)
