@@ -13,6 +13,8 @@ from app.engine import EngineClient, EngineReading
 from app.kv_metrics import kv_metrics
 from app.metric_families import Families
 from protocol.engine_stats import STEP_TOKENS_BOUNDS, EngineStats
+from protocol.ids import Epoch
+from protocol.kv import KvCounts
 from protocol.spec import EngineFacts
 
 _SLEEP_STATES = {"awake": None, "weights_offloaded": 1, "discard_all": 2}
@@ -73,7 +75,9 @@ def _counters(families: Families, stats: EngineStats) -> Iterable[Metric]:
     yield families.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.", steps)
 
 
-COUNTED_BY_ENGINES = frozenset(family.name for family in _counters(Families({}), EngineStats()))
+_NOTHING = EngineStats(kv=KvCounts(Epoch(0), Epoch(0)))
+_OF_NOTHING = (*_counters(Families({}), _NOTHING), *kv_metrics(_NOTHING, Families({})))
+COUNTED_BY_ENGINES = frozenset(family.name for family in _OF_NOTHING if family.type != "gauge")
 """Names of what every API server hears from the engines, and counts alike."""
 
 
