@@ -6,10 +6,12 @@ import attrs
 import pytest
 
 from app.engine import Prompt
-from app.journal import Entry
+from app.incidents import Incidents
+from app.journal import MOST_AHEAD, TRIAL_DEATHS, Entry
 from app.mailbox import ActorGeneration
+from app.replays import Replays
 from app.roles import Roles
-from protocol.ids import EngineIndex, RequestId
+from protocol.ids import EngineIndex, Epoch, RequestId
 from protocol.kv import KvParams
 from protocol.pooling import Pooling, PoolingParams
 from protocol.sampling import SamplingParams
@@ -20,7 +22,10 @@ BOTH = [EngineIndex(0), EngineIndex(1)]
 
 def entry(*token_ids: int, max_tokens: int = 8, ticket: bytes = b"", **prompt: object) -> Entry:
     made = Entry(
-        RequestId("r"), Prompt([1, 2], SamplingParams(seed=1, max_tokens=max_tokens), **prompt), ActorGeneration([]), 0.0
+        RequestId("r"),
+        Prompt([1, 2], SamplingParams(seed=1, max_tokens=max_tokens), **prompt),
+        ActorGeneration([]),
+        0.0,
     )
     return attrs.evolve(made, token_ids=list(token_ids), kv_ticket=ticket)
 
@@ -51,6 +56,7 @@ def test_without_roles_all_engines_do_everything() -> None:
         (entry(), 1, BOTH[1:], None),  # who goes on does it all
         (entry(5), 0, BOTH[:1], None),
         (entry(5, ticket=b"t"), 1, BOTH, KvParams(b"t")),
+        (entry(5, kv=KvParams(b"s", must_load=True)), 1, BOTH, KvParams(b"s")),  # it was loaded once
         (entry(max_tokens=1), 0, BOTH, None),  # over with the first token
         (entry(pooling=PoolingParams(Pooling.LAST), max_tokens=0), 0, BOTH, None),
         (entry(kv=KvParams(exports=True)), 0, BOTH, KvParams(exports=True)),  # for another server's engines
@@ -59,3 +65,20 @@ def test_without_roles_all_engines_do_everything() -> None:
 )
 def test_each_is_told_what_becomes_of_what_it_computes(what, index, serving, told) -> None:
     assert ROLES.kv_params(what, EngineIndex(index), serving) == told
+
+
+def test_a_suspect_is_tried_in_an_engine_of_its_kind() -> None:
+    for suspect, index in ((entry(), 0), (entry(5), 1)):
+        suspect.deaths = TRIAL_DEATHS
+        replays = Replays({suspect.request_id: suspect}, Incidents(), ROLES)
+        assert [due.among for due in replays.take_due(BOTH)] == [[index]]
+        assert [due.among for due in replays.take_due(BOTH[1 - index :][:1])] == [[1 - index]]
+
+
+def test_a_request_weighs_what_its_engine_does_of_it() -> None:
+    one = entry(max_tokens=1000)
+    one.send_to((BOTH[0], Epoch(1)), 0, hands_over=True)
+    assert one.load == 2 + 1
+    one.hand_over(b"ticket")
+    one.send_to((BOTH[1], Epoch(1)), 2)
+    assert one.load == MOST_AHEAD

@@ -17,6 +17,7 @@ from app.adapter_paths import AdapterPolicy
 from app.adapters import Adapter, Adapters
 from app.dialects.dialect import Dialect
 from app.factory import create_app
+from app.kv_transfer import KvPolicy
 from app.limits import Limits
 from app.metrics import Metrics
 from app.model_card import GenerationConfig, ModelCard
@@ -94,6 +95,7 @@ def make_app(
     dialect: Dialect | None = None,
     peers: Peers | None = None,
     tokenizer: Tokenizer | None = None,
+    kv_policy: KvPolicy | None = None,
     **engine: Any,
 ) -> AppUnderTest:
     tokenizer = tokenizer or make_tokenizer()
@@ -112,6 +114,7 @@ def make_app(
         dialect=dialect or Dialect(),
         limits=limits or Limits(),
         api_keys=api_keys,
+        kv_policy=kv_policy or KvPolicy(),
         version="1.2.3",
         clock=lambda: 1_800_000_000.0,
         seed=lambda: 42,

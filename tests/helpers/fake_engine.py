@@ -55,6 +55,8 @@ class FakeEngine:
     num_requests: int = 0
     refusal: TrillmError | None = None
     """What entering `generate` raises."""
+    kv_ticket: bytes = b""
+    """What requests whose KV is to be kept are told with their end."""
     room: trio.Event | None = None
     """Until it is set the queue is full."""
     fails_after: dict[int, int] = field(factory=dict)
@@ -196,6 +198,7 @@ class _Sequence:
         self._done = 0
         self._told = ""
         self.finished = False
+        self._keeps = prompt.kv is not None and prompt.kv.exports
 
     def step(self) -> RequestOutput:
         new = self._ids[self._done : self._done + self._engine.tokens_per_delta]
@@ -220,6 +223,7 @@ class _Sequence:
             error=error,
             num_cached_tokens=min(2, len(self._prompt.prompt_token_ids) - 1),
             embedding=embedding_of(self._prompt, self._engine.hidden_size) if error is None else None,
+            kv_ticket=self._engine.kv_ticket if self.finished and self._keeps else None,
         )
 
     def _text(self, reason: FinishReason | None) -> str:

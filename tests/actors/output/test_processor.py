@@ -356,3 +356,44 @@ def test_an_exception_at_registration_ends_the_request():
     assert (delta.offset, delta.finish_reason) == (2, FinishReason.ERROR)
     assert processed.aborts == ["a"]
     assert processor.offsets() == {}
+
+
+# ------------------------------------------------------------------ tickets
+
+
+def test_what_is_handed_over_has_no_end_here_and_is_forgotten():
+    processor = started(core_request())
+    (token_id,) = byte_ids("x")
+    output = core_output(0, [token_id], kv_ticket=b"ticket")
+    processed = processor.process(core_outputs(output))
+    (delta,) = processed.outputs
+    assert (delta.text, delta.finish_reason, delta.kv_ticket) == ("x", None, b"ticket")
+    assert processed.aborts == []
+    assert processor.offsets() == {}
+    assert processor.process(core_outputs(output)).outputs == []  # the same again
+
+
+def test_a_ticket_that_comes_again_once_the_same_engine_goes_on_is_known():
+    """It has become the only one, so that it was given back what it had handed over."""
+    processor = started(core_request())
+    output = core_output(0, byte_ids("x"), kv_ticket=b"ticket")
+    processor.process(core_outputs(output))
+    processor.register(core_request(continuation=byte_ids("x")))
+    assert processor.process(core_outputs(output)).outputs == []
+    deltas, _ = stream(processor, byte_ids("yz"), start=1, finish_reason=FinishReason.LENGTH)
+    assert text_of(deltas) == "yz"
+
+
+def test_what_ends_by_a_stop_string_is_not_handed_over():
+    processor = started(core_request(stop=["x"]))
+    processed = processor.process(core_outputs(core_output(0, byte_ids("x"), kv_ticket=b"ticket")))
+    (delta,) = processed.outputs
+    assert (delta.finish_reason, delta.stop_reason, delta.kv_ticket) == (FinishReason.STOP, "x", None)
+    assert processed.aborts == []  # the engine has forgotten it
+
+
+def test_a_ticket_for_what_is_kept_is_told_whichever_way_the_last_token_ends_it():
+    processor = started(core_request(stop=["x"]))
+    last = core_output(0, byte_ids("x"), kv_ticket=b"ticket", finish_reason=FinishReason.LENGTH)
+    (delta,) = processor.process(core_outputs(last)).outputs
+    assert (delta.finish_reason, delta.kv_ticket) == (FinishReason.STOP, b"ticket")
