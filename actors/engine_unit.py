@@ -107,7 +107,8 @@ class EngineUnit:
 
     async def _fell(self, record: Record, process: Running) -> None:
         waiting = [one for one in self.records if self._waits_for(one) is record]
-        if waiting and record.lost_rank is None and process.is_alive():
+        is_silent = record.lost_rank is None and process.is_alive() and not process.is_cut_off()
+        if waiting and is_silent:
             record.fault, record.has_hung = waiting[0].fault, True
             await log_stack(record, process, f"{waiting[0].name} says that {waiting[0].fault}")
         process.kill()

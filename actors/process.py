@@ -6,6 +6,7 @@ PR_SET_PDEATHSIG, which the child asks for, fires when that *thread* retires.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -175,7 +176,7 @@ async def open_process(spec: ActorSpec, name: str) -> AsyncIterator[ChildProcess
     """
     entry, inherited = (API_ENTRY, spec.listeners) if isinstance(spec, ApiSpec) else (ENTRY, [])
     popen = subprocess.Popen(  # noqa: ASYNC220  some milliseconds, and it has to be this thread
-        [sys.executable, "-m", entry, name, str(os.getpid())],
+        [sys.executable, "-m", entry, name, str(os.getpid()), str(logging.getLogger().getEffectiveLevel())],
         pass_fds=inherited,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,4 +1,5 @@
-"""One of several API servers, as a process: `python -m app.api_process NAME PARENT_PID`, started by the supervisor.
+"""One of several API servers, as a process: `python -m app.api_process NAME PARENT_PID LOG_LEVEL`, which the supervisor
+starts.
 
 Light, so that it is heard of at once: what serves (app/api_server.py) is imported in a thread.
 """

@@ -53,6 +53,9 @@ class HostReport(msgspec.Struct, frozen=True, tag="host_report"):
     leader: str
     """Life of the leading host that it obeys; empty for none yet."""
     ranks: list[RankReport]
+    number: int = 0
+    """Grows from one to the next of this life: one that comes late, over a connection of before the network was cut,
+    is not heard."""
 
 
 class RankOrder(msgspec.Struct, frozen=True):
@@ -72,3 +75,5 @@ class HostOrder(msgspec.Struct, frozen=True, tag="host_order"):
     ranks: list[RankOrder]
     refusal: str | None = None
     """Why this host is not wanted, in a sentence for its operator."""
+    number: int = 0
+    """As that of reports."""

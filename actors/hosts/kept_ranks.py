@@ -93,7 +93,8 @@ class KeptRanks:
         before = [
             other.gone
             for other in self._living
-            if other.spec.engine.engine_index == index and other.spec.epoch != spec.epoch
+            if other.spec.engine.engine_index == index
+            and (other.spec.epoch != spec.epoch or other.spec.rank == spec.rank)
         ]
         self._living.add(kept)
         self._nursery.start_soon(self._live, kept, before)

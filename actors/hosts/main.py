@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+from itertools import count
 from typing import final
 
 import trio
@@ -30,9 +31,31 @@ NOTHING_HEARD = (
 logger = logging.getLogger("trillm.hosts")
 
 
+@final
+class Life:
+    """Of this process, over all its attempts to join: what was said and heard last. A network that was cut brings what
+    was said before only afterwards."""
+
+    def __init__(self) -> None:
+        self.id = secrets.token_hex(8)
+        self.numbers = count(1)
+        """Of reports."""
+        self._leader, self._number = "", 0
+        self._past_leaders: set[str] = set()
+
+    def is_late(self, order: HostOrder) -> bool:
+        """Whether something newer was heard."""
+        return order.leader in self._past_leaders or (order.leader == self._leader and order.number <= self._number)
+
+    def hear(self, order: HostOrder) -> None:
+        if self._leader not in ("", order.leader):
+            self._past_leaders.add(self._leader)
+        self._leader, self._number = order.leader, order.number
+
+
 async def follow(spec: FollowingSpec) -> None:
     """Until cancelled. Raises StartError when the leading host refuses this one."""
-    life = secrets.token_hex(8)
+    life = Life()
     with open_links(spec.curve) as links:
         logger.info("host %s of %s joins host 0 at %s", spec.number, spec.num_hosts, spec.endpoint)
         told = ""
@@ -49,7 +72,7 @@ async def follow(spec: FollowingSpec) -> None:
             told = problem
 
 
-async def _session(spec: FollowingSpec, life: str, links: Links) -> bool:
+async def _session(spec: FollowingSpec, life: Life, links: Links) -> bool:
     """Until the leading host has been silent for some time, or is another one; whether it was there at all."""
     own, leading = await trio.to_thread.run_sync(_addresses, spec, abandon_on_cancel=True)  # names can take long
     with contextlib.ExitStack() as stack:
@@ -74,7 +97,7 @@ def _addresses(spec: FollowingSpec) -> tuple[str, str]:
 class _Host:
     """This one, as long as it hears from the same leading host."""
 
-    def __init__(self, spec: FollowingSpec, life: str, address: str, nursery: trio.Nursery) -> None:
+    def __init__(self, spec: FollowingSpec, life: Life, address: str, nursery: trio.Nursery) -> None:
         self._spec = spec
         self._life = life
         self._address = address
@@ -96,11 +119,12 @@ class _Host:
                     version=VERSION,
                     host=spec.number,
                     num_hosts=spec.num_hosts,
-                    life=self._life,
+                    life=self._life.id,
                     address=self._address,
                     model=spec.model,
                     leader=self._leader,
                     ranks=self._ranks.reports(),
+                    number=next(self._life.numbers),
                 )
             )
             with trio.move_on_after(BEAT_SECONDS):
@@ -116,8 +140,9 @@ class _Host:
                 if self.has_joined:
                     logger.error("host 0 has not been heard of for %.0f s: its ranks here end", SILENT_SECONDS)
                 return
-            if order.life != self._life:
+            if order.life != self._life.id or self._life.is_late(order):
                 continue
+            self._life.hear(order)
             if order.refusal is not None:
                 raise StartError(f"host 0 refuses this one: {order.refusal}")
             if self.has_joined and order.leader != self._leader:

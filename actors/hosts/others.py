@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
 from typing import final
 
 import trio
@@ -50,6 +51,10 @@ class OtherHost:
         self.ranks: dict[tuple[Epoch, int], RemoteRank] = {}
         self.link: SendLink[HostOrder] | None = None
         self.refusal: str | None = None
+        self._numbers = count(1)
+        """Of orders."""
+        self._heard = ("", 0)
+        """The life and the number of its last report."""
 
     @property
     def silence(self) -> float:
@@ -68,10 +73,19 @@ class OtherHost:
         """What is wanted of it."""
         if self.link is not None and self.life is not None:
             orders = [order for rank in self.ranks.values() if (order := rank.order()) is not None]
-            self.link.send_nowait(HostOrder(self._leader, self.life, orders, self.refusal))
+            self.link.send_nowait(HostOrder(self._leader, self.life, orders, self.refusal, next(self._numbers)))
+
+    def is_late(self, report: HostReport) -> bool:
+        """Whether something newer of the same life was heard."""
+        life, number = self._heard
+        return report.life == life and report.number <= number
+
+    def forgive(self, seconds: float) -> None:
+        """So long it was we who did not listen."""
+        self.heard_at += seconds
 
     def take(self, report: HostReport) -> None:
-        self.heard_at = trio.current_time()
+        self.heard_at, self._heard = trio.current_time(), (report.life, report.number)
         hears_us = report.leader == self._leader
         if self.hears_us and not hears_us:  # it has not heard of us for long, and has joined again without its ranks
             self.lose_ranks(f"cut off with host {self.number}")
@@ -165,6 +179,8 @@ class OtherHosts:
             self._wake()
 
     def _take(self, host: OtherHost, report: HostReport) -> None:
+        if host.is_late(report):
+            return
         if report.life != host.life:
             if host.life is not None and host.silence < PRESENT_SECONDS:
                 return  # two of one number: the first has it
@@ -200,14 +216,19 @@ class OtherHosts:
         return None
 
     async def _tell(self) -> None:
+        due = trio.current_time()
         while True:
+            held_up = trio.current_time() - due
             for host in self._hosts:
+                if held_up > BEAT_SECONDS:
+                    host.forgive(held_up)
                 if host.life is not None and host.silence > SILENT_SECONDS:
                     logger.error("host %s has not been heard of for %.0f s", host.number, SILENT_SECONDS)
                     host.leave(f"cut off with host {host.number}")
                 host.tell()
             self._wake()
-            await trio.sleep(BEAT_SECONDS)
+            due = trio.current_time() + BEAT_SECONDS
+            await trio.sleep_until(due)
 
     def _wake(self) -> None:
         news, self._news = self._news, trio.Event()

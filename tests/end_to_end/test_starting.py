@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import socket
 import sys
@@ -101,3 +103,19 @@ async def test_sigterm_while_the_engine_starts_is_a_quiet_end(checkpoint: Path) 
         assert await server.wait() == 0
         await server.until_silent()
         assert "Traceback" not in "\n".join(server.log)
+
+
+async def test_all_processes_log_as_little_as_the_server_is_told_to(checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    flags = ("--load-format", "dummy", "--uds", str(path), "--api-server-count", "2", "--log-level", "error")
+    async with open_process([sys.executable, "-m", "app.cli", "serve", str(checkpoint), *flags]) as server:
+        server.url, server.uds = "http://localhost", path
+        with trio.fail_after(30):
+            while not path.exists():
+                await trio.sleep(0.02)
+            await server.until_ready()
+        async with server.client() as http:
+            await http.post("/v1/completions", json={"prompt": "a", "max_tokens": 3})
+        assert not any(" INFO " in line or " WARNING " in line for line in server.log)
+        os.kill(server.children()["engine-0"], signal.SIGKILL)
+        await server.until_said(re.compile(r" ERROR trillm.supervisor: engine-0 ended: killed by SIGKILL"))

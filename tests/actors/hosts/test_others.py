@@ -71,9 +71,11 @@ class Stage:
     hosts: OtherHosts
     links: MemoryLinks
     leader: str = ""
+    number: int = 0
 
     async def says(self, *ranks: RankReport, **changes: object) -> None:
-        report = HostReport(VERSION, 1, 2, "first", "tcp://b", "model", self.leader, list(ranks))
+        self.number += 1
+        report = HostReport(VERSION, 1, 2, "first", "tcp://b", "model", self.leader, list(ranks), self.number)
         self.links.bound[0].send_nowait(msgspec.structs.replace(report, **changes))
         await wait_all_tasks_blocked()
 
@@ -314,3 +316,39 @@ async def test_a_number_that_no_host_has_is_not_heard(autojump_clock):
         for number in (-1, 0, 2):
             await stage.says(host=number)
         assert stage.links.reached == {}
+
+
+async def test_what_comes_late_is_not_heard(autojump_clock):
+    async with open_stage() as stage:
+        await stage.says()
+        stage.told()
+        await stage.says(address="tcp://now")
+        assert stage.told("tcp://now").leader
+        await stage.says(number=1)  # of before the network was cut
+        stage.hosts._hosts[0].tell()
+        assert stage.told("tcp://now").life == "first"
+        await stage.says(life="second", number=1)  # another process counts anew
+        await trio.sleep(5)
+        await stage.says(life="second", number=2)
+        assert stage.told().life == "second"
+
+
+async def test_each_order_has_a_higher_number_than_the_last_one(autojump_clock):
+    async with open_stage() as stage:
+        await stage.says()
+        first = stage.told().number
+        await trio.sleep(3)
+        await stage.says()
+        assert stage.told().number > first > 0
+
+
+async def test_a_leading_host_that_was_held_up_blames_nobody(autojump_clock):
+    async with open_stage() as stage:
+        await stage.says()
+        stage.told()
+        host = stage.hosts._hosts[0]
+        autojump_clock.jump(60)  # as if this process had been stopped
+        await trio.sleep(1)
+        assert host.life == "first"
+        await trio.sleep(12)
+        assert host.life is None
