@@ -15,6 +15,7 @@ PURE = {
     "actors.engine": {
         *("block_hashes", "blocks", "chunk_budget", "deadlines", "draft", "finish", "ngrams", "proposer", "finished"),
         *("adapter_places", "admission", "engine_counters", "grammar", "hold", "repetition"),
+        *("kv_exports", "kv_finds", "kv_saves", "kv_side"),
         *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "step_counts", "waiting"),
     },
     "actors.kv": {"connector", "counters", "disk_index", "finds", "frames", "leases", "lending", "window"},
