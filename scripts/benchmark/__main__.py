@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import attrs
 from cyclopts import App, Parameter
 
-from app.checkpoints.resolve import Checkpoint, resolve
+from app.checkpoints.resolve import Checkpoint
 from app.settings import default_cache_directory
 from scripts.benchmark import servers
+from scripts.benchmark.conditions import conditions, refuse, the_checkpoint
 from scripts.benchmark.event_stream import UnexpectedAnswerError
 from scripts.benchmark.front import front_table, measure_front
 from scripts.benchmark.groups import measure_sums
+from scripts.benchmark.kv.command import kv
 from scripts.benchmark.processes import Server, ServerFailedError, open_server
 from scripts.benchmark.prompts import Prompts
 from scripts.benchmark.report import table
@@ -48,6 +48,9 @@ app = App(
     vllm-0.32.0.dist-info. It is given the same weights, expanded to float32 once.
     """,
 )
+
+
+app.command(kv)
 
 
 def spaced(text: str) -> list[str]:
@@ -209,10 +212,6 @@ def turn(
     return found | {"client_core_share": turn_.client_share}
 
 
-def the_checkpoint(model: str | None) -> Checkpoint:
-    return resolve(model, cache_dir=default_cache_directory(), report=lambda what, done, total: None)
-
-
 def float32_directory(checkpoint: Checkpoint) -> Path:
     """The model for servers that read no GGUF, expanded once and kept in the cache."""
     if servers.gguf_file(checkpoint.directory) is None:
@@ -222,20 +221,6 @@ def float32_directory(checkpoint: Checkpoint) -> Path:
         command = [sys.executable, "-m", "scripts.benchmark.export_float32", str(checkpoint.directory), str(directory)]
         subprocess.run(command, check=True)
     return directory
-
-
-def conditions() -> dict[str, Any]:
-    return {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "cores": len(os.sched_getaffinity(0)),
-        "load_average": os.getloadavg(),
-        "python": platform.python_version(),
-    }
-
-
-def refuse(message: str) -> int:
-    print(f"scripts/bench: {message}", file=sys.stderr)
-    return 1
 
 
 if __name__ == "__main__":

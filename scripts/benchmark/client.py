@@ -80,6 +80,12 @@ class Call:
         return next(chunk.usage.prompt_tokens for _, chunk in reversed(self._chunks) if chunk.usage)
 
     @property
+    def num_cached_tokens(self) -> int:
+        """Of the prompt, that the server had; 0 if it does not say."""
+        details = next(chunk.usage.prompt_tokens_details for _, chunk in reversed(self._chunks) if chunk.usage)
+        return 0 if details is None else details.cached_tokens
+
+    @property
     def first_token_seconds(self) -> float:
         return self.text_times[0] - self.sent_at
 

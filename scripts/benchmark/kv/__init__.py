@@ -1,0 +1,1 @@
+"""What it costs to move keys and values, and when that pays: `scripts/bench kv`."""
