@@ -105,6 +105,13 @@ class KvLeave(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_LE
     find_ids: list[FindId]
 
 
+class KvDecline(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_DECLINE"):
+    """The engine has already what this ticket promises: whoever gave it need not keep it any longer."""
+
+    epoch: Epoch
+    ticket: bytes
+
+
 class KvSaved(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_SAVED"):
     """These granted frames hold these blocks; those without a hash were not written, and are given back."""
 
@@ -128,7 +135,7 @@ class KvReset(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_RE
     call_id: int
 
 
-KvInput = KvFind | KvLeave | KvSaved | KvExport | KvReset
+KvInput = KvFind | KvLeave | KvSaved | KvExport | KvReset | KvDecline
 
 
 # ------------------------------------------------------------------ connector -> engine

@@ -16,7 +16,7 @@ import attrs
 
 from actors.engine.sequence import Sequence, SequenceStatus
 from protocol.ids import Epoch
-from protocol.kv import BlockHash, FindId, KvFind, KvFound, KvInput, KvLeave
+from protocol.kv import BlockHash, FindId, KvDecline, KvFind, KvFound, KvInput, KvLeave
 
 GRACE_SECONDS = 0.5
 """The connector answers in time with what it has by then; who hears nothing so much later goes on without."""
@@ -71,6 +71,13 @@ class KvFinds:
         """There is nothing to ask for it."""
         find = self._of[sequence] = Find(sequence)
         return find
+
+    def decline(self, sequence: Sequence) -> Find:
+        """There is nothing that it lacks, and so its ticket is of no use."""
+        kv = sequence.request.kv
+        if kv is not None and kv.ticket and sequence.status is SequenceStatus.WAITING:
+            self._say(KvDecline(self._epoch, kv.ticket))
+        return self.settle(sequence)
 
     def ask(self, sequence: Sequence, first: int, hashes: list[BlockHash], block_size: int, now: float) -> Find:
         """Its blocks from `first` on have these hashes."""

@@ -126,8 +126,10 @@ class KvSide:
         hashes = chain[first:]
         shunned = next((index for index, one in enumerate(hashes) if one in self._shunned), None)
         hashes = hashes[:shunned]
-        if self._saves is None or not hashes or (self._is_silent and not must_load(sequence)):
+        if self._saves is None or (self._is_silent and not must_load(sequence)):
             return self.finds.settle(sequence)
+        if not hashes:
+            return self.finds.decline(sequence)
         if sequence.status is SequenceStatus.PREEMPTED and not self._saves.has(hashes[0]):
             return self.finds.settle(sequence)
         return self.finds.ask(sequence, first, hashes, self._pool.block_size, now)

@@ -18,6 +18,7 @@ from protocol.ids import Epoch
 from protocol.kv import (
     BlockHash,
     FindId,
+    KvDecline,
     KvExport,
     KvExported,
     KvFind,
@@ -110,6 +111,8 @@ class Connector:
             case KvLeave(find_ids=find_ids):
                 for find_id in find_ids:
                     self._finds.leave(find_id)
+            case KvDecline(ticket=ticket):
+                self._finds.decline(ticket)
             case KvSaved(frames=frames, hashes=hashes):
                 self._take_saved(frames, hashes)
             case KvExport():

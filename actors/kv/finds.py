@@ -43,6 +43,9 @@ class Fetches(Protocol):
     def stop(self, find_id: FindId) -> None:
         """Nothing comes of it any more, and its frames are given back."""
 
+    def decline(self, ticket: bytes) -> None:
+        """Nobody here needs what it promises."""
+
 
 Answer = Callable[[FindId, list[int], str | None], None]
 """Says which frames have the first blocks, and why a ticket gave fewer than it promised."""
@@ -130,6 +133,9 @@ class Finds:
         """Nobody waits for it, or reads what was found. Idempotent."""
         if (find := self._finds.get(find_id)) is not None:
             self._leave(find)
+
+    def decline(self, ticket: bytes) -> None:
+        self._fetches.decline(ticket)
 
     def leave_all(self) -> None:
         """Their engine is gone."""
@@ -221,7 +227,10 @@ class Finds:
         find.is_answered = True
         self._stop_waiting(find)
         chain = find.chain()
-        error = find.error if len(chain) < len(find.hashes) else None
+        is_whole = len(chain) == len(find.hashes)
+        error = None if is_whole else find.error
+        if is_whole and find.may_ask_peer:
+            self._fetches.decline(find.ticket)
         beyond = [frame for place, frame in sorted(find.frames.items()) if place >= len(chain)]
         self._frames.unpin(beyond, Pin.USE)
         find.frames = dict(enumerate(chain))

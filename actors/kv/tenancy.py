@@ -32,6 +32,8 @@ from protocol.spec import KvSpec
 
 LEAST_FRAMES = 64
 COUNT_SECONDS = 1.0
+MOST_DECLINING = 16
+"""Tickets that are given back at once."""
 
 logger = logging.getLogger("trillm.kv")
 
@@ -105,6 +107,7 @@ class Tenancy:
         self._engine: Epoch | None = None
         self._outbox: ClosableOutbox | None = None
         self._fetches: dict[FindId, _Fetch] = {}
+        self._num_declining = 0
         self._nursery: trio.Nursery | None = None
         self._news = trio.Event()
         self._is_over = trio.Event()
@@ -211,6 +214,25 @@ class Tenancy:
         fetch = self._fetches.pop(find_id)
         fetch.is_stopped = True
         fetch.scope.cancel()
+
+    def decline(self, ticket: bytes) -> None:
+        """Unless many are under way: a lease ends by itself, too."""
+        if self._num_declining < MOST_DECLINING:
+            assert self._nursery is not None, "it has begun"
+            self._num_declining += 1
+            self._nursery.start_soon(self._decline, ticket)
+
+    async def _decline(self, ticket: bytes) -> None:
+        """Fetching nothing gives the lease back."""
+        assert self._peers is not None, "it has begun"
+        try:
+            await self._peers.fetch(ticket, [], lambda _: [], self._finds.quarantine)
+        except FetchError as error:
+            logger.debug("a ticket that is of no use could not be given back: %s", error)
+        except Exception:
+            logger.exception("a ticket could not be given back by our mistake")
+        finally:
+            self._num_declining -= 1
 
     def _give_ticket(self, lease_id: LeaseId, num_blocks: int) -> bytes:
         assert self._peers is not None, "it has begun"

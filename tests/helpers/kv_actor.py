@@ -28,6 +28,7 @@ from protocol.kv import (
     ExportId,
     FindId,
     KvCounts,
+    KvDecline,
     KvExport,
     KvExported,
     KvFind,
@@ -144,6 +145,8 @@ class FakePeers:
         self.arrive = trio.Event()
         self.arrive.set()
         self.asked: list[list[BlockHash]] = []
+        self.declined: list[bytes] = []
+        """Tickets that were fetched nothing with, which gives their leases back."""
         self.num_fetching = 0
         self.writes_late = False
         """Cancelled, it still writes until `settle` is called."""
@@ -169,6 +172,9 @@ class FakePeers:
         take: Callable[[int], list[int]],
         quarantine: Callable[[Sequence[int]], Callable[[], None]],
     ) -> Fetched:
+        if not hashes:
+            self.declined.append(ticket)
+            return Fetched(0, 0, "", 0.1)
         self.asked.append(list(hashes))
         self.num_fetching += 1
         lent = self.lent.get(ticket, [])
@@ -267,6 +273,9 @@ class FakeEngine:
         self._asked[find_id] = hashes
         self._house.say(KvFind(self.epoch, find_id, hashes, ticket, seconds))
         return find_id
+
+    def decline(self, ticket: bytes) -> None:
+        self._house.say(KvDecline(self.epoch, ticket))
 
     def leave(self, *find_ids: int) -> None:
         for find_id in map(FindId, find_ids):

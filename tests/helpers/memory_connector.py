@@ -13,6 +13,7 @@ from protocol.ids import Epoch
 from protocol.kv import (
     BlockHash,
     FindId,
+    KvDecline,
     KvExport,
     KvExported,
     KvFind,
@@ -65,6 +66,7 @@ class MemoryConnector:
         """Not answered yet."""
         self.tickets: dict[bytes, list[BlockHash]] = {}
         self.num_saved = 0
+        self.declined: list[bytes] = []
 
     # ------------------------------------------------------------------ what the engine says
 
@@ -81,6 +83,8 @@ class MemoryConnector:
                     assert find_id in self.find_ids, "nobody has asked for what is left"
                     self.asked.pop(find_id, None)
                     self.pins.subtract(self.found.pop(find_id, []))
+            case KvDecline():
+                self.declined.append(message.ticket)
             case KvSaved():
                 assert len(set(message.frames)) == len(message.frames) == len(message.hashes) > 0
                 for frame, block_hash in zip(message.frames, message.hashes, strict=True):

@@ -298,6 +298,17 @@ def test_a_ticket_goes_with_the_find(tiny: Path, bench: KvBench):
     bench.add(a_request("a", PROMPT, kv=KvParams(ticket=b"t")))
     bench.attend()
     assert [find.ticket for find in bench.connector.asked.values()] == [b"t"]
+    assert bench.connector.declined == []
+
+
+def test_a_ticket_for_what_the_pool_has_is_given_back(tiny: Path, bench: KvBench):
+    bench.add(a_request("a", PROMPT))
+    bench.settle()
+    for name in ("b", "c"):
+        bench.add(a_request(name, PROMPT, kv=KvParams(ticket=name.encode())))
+    bench.settle()
+    assert bench.connector.declined == [b"b", b"c"]
+    assert bench.tokens("b") == bench.tokens("a")
 
 
 @pytest.mark.parametrize("must", [False, True])

@@ -243,6 +243,25 @@ async def test_the_blocks_of_a_ticket_are_fetched_but_those_that_are_here(autoju
         assert_all_is_left(house, engine)
 
 
+async def test_a_ticket_for_what_is_here_is_given_back(autojump_clock):
+    async with open_kv_house() as house:
+        engine = await house.start_engine()
+        engine.save(names(1, 2))
+        house.peers.lent |= {b"t": names(1, 2), b"u": names(1, 2, 3)}
+        engine.find(1, names(1, 2), b"t")
+        assert len(await engine.frames_found(1)) == 2
+        engine.decline(b"v")  # the engine's own pool has it all
+        engine.find(2, names(1, 2, 3), b"u")
+        assert len(await engine.frames_found(2)) == 3
+
+        assert house.peers.declined == [b"t", b"v"]
+        assert house.peers.asked == [names(3)]
+        engine.leave(1, 2)
+        await trio.sleep(1.5)
+        assert engine.counts[-1].transfers == {"fake": 1}
+        assert_all_is_left(house, engine)
+
+
 async def test_what_several_want_is_fetched_once(autojump_clock):
     async with open_kv_house() as house:
         engine = await house.start_engine()
