@@ -96,9 +96,9 @@ def kv(
     try:
         if "transports" in parts:
             rows = trio.run(_transports, [size << 10 for size in frame_kib], sizes, tries)
-            _show_rates("from connector to connector", rows, transports.RATIOS, record)
+            _show_rates("from connector to connector", rows, transports.ratios(TRANSPORTS), record)
         if "copies" in parts:
-            rows = list(copies.measure_copies(the_checkpoint(model).directory, sizes, tries))
+            rows = copies.measure_copies(the_checkpoint(model).directory, sizes, tries)
             _show_rates("between pool and connector", rows, copies.RATIOS, record)
         if "offloading" in parts:
             _offloading(model, directory or default_cache_directory(), prompt_tokens, max(1, tries // 3), record)
@@ -116,7 +116,7 @@ async def _transports(frame_bytes: list[int], sizes: list[int], tries: int) -> l
     return [row async for row in transports.measure_transports(frame_bytes, sizes, TRANSPORTS, tries)]
 
 
-def _show_rates(title: str, rows: list[RateRow], ratios: tuple[tuple[str, str], ...], record: dict[str, Any]) -> None:
+def _show_rates(title: str, rows: list[RateRow], ratios: list[tuple[str, str]], record: dict[str, Any]) -> None:
     print(f"\n{rate_table(f'{title}, GB/s', rows, ratios)}", flush=True)
     record[title] = [attrs.asdict(row) for row in rows]
 

@@ -1,5 +1,5 @@
 """Blocks from one connector's window into another's, by each transport, beside a copy of as many bytes in memory and
-their way through a plain socket.
+their way through a plain socket. Once into frames that were written before, and once into new ones.
 
 A fetch is all that a connector does for one: asking for the loan, reading, and having it confirmed, over a connection
 that has been kept. The lender and the plain sender are processes of their own; all ways take turns.
@@ -24,11 +24,18 @@ from actors.kv.window import Window
 from scripts.benchmark.kv import lending_process, plain_socket
 from scripts.benchmark.kv.child import open_child
 from scripts.benchmark.kv.lending_process import Offer, block_hash, kv_spec, layout, scattered, stamp
+from scripts.benchmark.kv.new_frames import NewFrames
 from scripts.benchmark.kv.plain_socket import PlainReader
 from scripts.benchmark.kv.rates import Rate, RateRow, seconds_of, size_text
 
 WARM_UP = 1
-RATIOS = (("shm", "memcpy"), ("tcp", "socket"), ("shm", "tcp"))
+PLAIN_WAYS = {"shm": "memcpy", "tcp": "socket"}
+"""What there is for the same task without a connector."""
+
+
+def ratios(transports: Sequence[str]) -> list[tuple[str, str]]:
+    """What is held against what."""
+    return [(name, PLAIN_WAYS.get(name, "memcpy")) for name in transports]
 
 
 @attrs.frozen
@@ -69,21 +76,27 @@ async def measure_transports(
 async def _measure(
     amount: Amount, memory: _Memory, fetchers: dict[str, OtherConnectors], tickets: Iterator[bytes], tries: int
 ) -> RateRow:
-    seconds: dict[str, list[float]] = {way: [] for way in ("memcpy", "socket", *fetchers)}
+    news = {name: f"{name}, new frames" for name in fetchers}
+    seconds: dict[str, list[float]] = {way: [] for way in ("memcpy", "socket", *fetchers, *news.values())}
     for _ in range(WARM_UP + tries):
         seconds["memcpy"].append(seconds_of(lambda: memory.copy(amount)))
         seconds["socket"].append(seconds_of(lambda: memory.read_socket(amount)))
         for name, peers in fetchers.items():
-            seconds[name].append(await _fetch(peers, next(tickets), amount, memory.window))
+            seconds[name].append(await _fetch(peers, next(tickets), amount, memory.window, lambda: None))
+            renew = memory.new_frames.renew
+            seconds[news[name]].append(await _fetch(peers, next(tickets), amount, memory.window, renew))
     return RateRow(str(amount), {way: Rate.of(amount.true_bytes, times[WARM_UP:]) for way, times in seconds.items()})
 
 
-async def _fetch(peers: OtherConnectors, ticket: bytes, amount: Amount, window: Window) -> float:
+async def _fetch(
+    peers: OtherConnectors, ticket: bytes, amount: Amount, window: Window, prepare: Callable[[], None]
+) -> float:
     """Seconds. What came is looked at afterwards."""
     frames = scattered(window.num_frames)[: amount.num_blocks]
     hashes = [block_hash(number) for number in range(amount.num_blocks)]
     for frame in frames:
         window.frame(frame)[:8] = bytes(8)
+    prepare()
     began = time.perf_counter()
     fetched = await peers.fetch(ticket, hashes, lambda count: list(frames[:count]), _never)
     seconds = time.perf_counter() - began
@@ -99,12 +112,14 @@ def _never(frames: Sequence[int]) -> Callable[[], None]:
 
 @attrs.frozen
 class _Memory:
-    """Into which all ways move, and whence the plain copy comes. All of it has been written before."""
+    """Into which all ways move, and whence the plain copy comes. All of it has been written before, but
+    for frames that are made new."""
 
     source: np.ndarray[tuple[int], np.dtype[np.uint8]]
     target: np.ndarray[tuple[int], np.dtype[np.uint8]]
     window: Window
     plain: PlainReader
+    new_frames: NewFrames
 
     def copy(self, amount: Amount) -> None:
         np.copyto(self.target[: amount.true_bytes], self.source[: amount.true_bytes])
@@ -121,17 +136,18 @@ def _open_memory(amounts: Sequence[Amount]) -> Iterator[_Memory]:
         Window(layout(most.frame_bytes), most.num_blocks) as window,
         open_child(plain_socket.__name__, job, plain_socket.Place) as place,
         PlainReader(place) as plain,
+        NewFrames(window) as new_frames,
     ):
         for frame in range(window.num_frames):
             window.frame(frame)[:] = bytes(most.frame_bytes)
-        yield _Memory(np.ones(most.true_bytes, np.uint8), np.ones(most.true_bytes, np.uint8), window, plain)
+        yield _Memory(np.ones(most.true_bytes, np.uint8), np.ones(most.true_bytes, np.uint8), window, plain, new_frames)
 
 
 @contextlib.contextmanager
 def _open_lender(amounts: Sequence[Amount], num_transports: int, tries: int) -> Iterator[tuple[Offer, bytes]]:
     """What it lends, and the key."""
     key = secrets.token_bytes(32)
-    loans = [amount.num_blocks for amount in amounts for _ in range((WARM_UP + tries) * num_transports)]
+    loans = [amount.num_blocks for amount in amounts for _ in range(2 * (WARM_UP + tries) * num_transports)]
     with tempfile.TemporaryDirectory(prefix="trillm-kv-") as directory:
         path = str(Path(directory) / "kv.sock")
         job = lending_process.Job(path, key, max(loans), amounts[0].frame_bytes, loans)
