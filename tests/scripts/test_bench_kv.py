@@ -70,6 +70,13 @@ def test_a_stream_that_stands_still_to_the_end_counts_as_long_as_it_stood():
     assert (beside["gap_p50"], beside["gap_p99"]) == (250, 8000)
 
 
+def test_a_prompt_without_an_answer_counts_with_as_long_as_it_has_waited():
+    waiting = Call(Address("localhost", 1), "model", "prompt", 1, sent_at=3.0)
+    beside = figures_beside([call(0.0, 1.0, 2.0)], [waiting], began=1.0, ended=9.5)
+    assert beside["ttft_p50"] == 6500
+    assert not {"second", "own_p50"} & set(beside)
+
+
 def test_first_tokens_are_held_against_those_that_are_computed_with_a_connector():
     found = [
         FirstTokens("cold, without a connector", [90.0, 100.0, 110.0], [0, 0, 0]),
