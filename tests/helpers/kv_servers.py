@@ -58,7 +58,7 @@ async def until_told(server: Server, condition: Callable[[dict[str, float]], boo
         with trio.move_on_after(seconds) as scope:
             while not condition(told := await metrics(http)):
                 await trio.sleep(0.05)
-    assert not scope.cancelled_caught, {name: value for name, value in told.items() if "kv_" in name}
+    assert not scope.cancelled_caught, {name: value for name, value in told.items() if name.startswith("trillm:kv_")}
 
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
