@@ -41,7 +41,7 @@ def kv(
     prompt_tokens: int = 1024,
     directory: Path | None = None,
     streams: int = 4,
-    arrivals: int = 6,
+    arrivals: int = 5,
     every_seconds: float = 2.5,
     output_tokens: int = 32,
     rounds: int = 2,
@@ -50,7 +50,7 @@ def kv(
     """Keys and values on their way: between connectors, between an engine and its connector, from memory and from the
     disk; and what an engine for prompts and one for the rest (prefill, decode) make of it.
 
-    With the defaults it takes about four minutes on two cores.
+    With the defaults it takes four to five minutes on two cores that have nothing else to do.
 
     Parts
     -----
@@ -68,7 +68,7 @@ def kv(
     frame_kib
         Sizes of a frame, in KiB: a block of the default model has 360.
     mebibytes
-        MiB that go together.
+        How many MiB go together.
     tries
         Of each transfer and each copy; a third of it for first tokens.
     prompt_tokens

@@ -24,10 +24,10 @@ from scripts.benchmark.workload import Figure
 STREAM_PROMPT_TOKENS = 128
 STREAM_TOKENS = 4000
 """More than there is time for."""
-ALONE = 3
+ALONE = 2
 """Prompts that are answered before the load begins."""
 CALL_SECONDS = 60.0
-LAST_SECONDS = 45.0
+LAST_SECONDS = 30.0
 """After the last arrival. What has no first token by then counts with as long as it has waited."""
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
