@@ -81,8 +81,8 @@ class OtherHost:
         return report.life == life and report.number <= number
 
     def forgive(self, seconds: float) -> None:
-        """So long it was we who did not listen."""
-        self.heard_at += seconds
+        """So long it was we who did not listen; what has come since then is not made younger by it."""
+        self.heard_at = min(self.heard_at + seconds, trio.current_time())
 
     def take(self, report: HostReport) -> None:
         self.heard_at, self._heard = trio.current_time(), (report.life, report.number)

@@ -352,3 +352,15 @@ async def test_a_leading_host_that_was_held_up_blames_nobody(autojump_clock):
         assert host.life == "first"
         await trio.sleep(12)
         assert host.life is None
+
+
+async def test_what_was_heard_after_that_counts_from_when_it_was_heard(autojump_clock):
+    async with open_stage() as stage:
+        await stage.says()
+        stage.told()
+        autojump_clock.jump(60)
+        await stage.says()  # read before anybody has looked how long nothing came
+        await trio.sleep(1)
+        assert 0 <= stage.hosts._hosts[0].silence <= 2
+        await trio.sleep(12)
+        assert stage.hosts._hosts[0].life is None
