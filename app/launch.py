@@ -36,7 +36,7 @@ from protocol.errors import CheckpointError
 
 if TYPE_CHECKING:
     from app.peers import Peers
-from app.serving import Service
+    from app.serving import Service
 
 logger = logging.getLogger("trillm")
 

@@ -121,10 +121,15 @@ def test_the_pure_modules_named_here_exist(package):
             "import app.hypercorn_command, app.cli, app.factory",
             ("torch", "transformers", "gguf", "huggingface_hub", "mcp", "openai_harmony"),
         ),
+        (
+            "import app.launch",  # what the actors need not wait for is imported beside their start
+            ("app.serving", "quart", "jinja2", "prometheus_client", "torch"),
+        ),
+        ("import actors.kv.main", ("torch", "transformers", "numpy", "quart", "hypercorn", "tokenizers")),
         ("import actors.child, actors.output.main", ("torch", "transformers", "numpy", "quart", "hypercorn")),
         ("import actors.engine.main, gpu.fake_runner", ("torch", "transformers", "numpy", "quart", "hypercorn")),
     ],
-    ids=["server", "output handler", "engine before it loads"],
+    ids=["server", "server before it starts actors", "KV connector", "output handler", "engine before it loads"],
 )
 def test_a_process_loads_no_more_than_it_needs(statement, absent):
     code = f"import sys\n{statement}\nprint(*sys.modules)"
