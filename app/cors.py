@@ -1,7 +1,7 @@
 """Which web pages may use this server: what a browser is told (CORS), and which pages a server without keys turns away.
 
 Pure ASGI and around all but the access log, so that a page may read refusals, too, and a browser's question before a
-request (a preflight) is answered without a key and without anything being run. Put there by app/factory.py.
+request (a preflight) is answered without a key and without anything being run. Put there by app/front.py.
 """
 
 from __future__ import annotations

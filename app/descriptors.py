@@ -3,7 +3,7 @@
 Each connection takes one. Whoever opens more than there are must not keep the supervisor from starting an actor again,
 so a connection that would leave too few is closed at once. And hypercorn's trio worker keeps the descriptor of a
 connection that its client has closed while it was idle, for all of the keep-alive time; here it is given back at once.
-Used by app/serving.py.
+Used by app/hypercorn_mended.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Who may speak HTTP/2: over TLS whoever has agreed on it, without TLS whoever begins with its preface. Nobody changes
-to it in the midst of HTTP/1, which is no longer part of the protocol. Used by app/serving.py.
+to it in the midst of HTTP/1, which is no longer part of the protocol. Used by app/hypercorn_mended.py.
 
 hypercorn's own class for it is replaced by app/http2_connection.py, which says why.
 """

@@ -17,9 +17,10 @@ from quart_trio import QuartTrio
 
 from actors.handles import HouseSpec, die_with_parent
 from app.bounded_send import BoundedSends
+from app.hypercorn_mended import hypercorn_mended
 from app.launch import checked, engine_client
 from app.notify import take_variables
-from app.serving import Service, announce, drain_limit, hypercorn_mended
+from app.serving import Service, announce, drain_limit
 from protocol.errors import StartError, TrillmError
 
 logger = logging.getLogger("trillm")

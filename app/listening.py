@@ -13,7 +13,7 @@ from typing import final
 
 from hypercorn.config import Config, Sockets
 
-from app.settings import Settings
+from app.listening_settings import ListeningSettings, tls_files
 from app.tls import HANDSHAKE_SECONDS, server_context
 from app.unix_socket import open_unix_socket
 from protocol.errors import StartError
@@ -34,11 +34,11 @@ class ListeningConfig(Config):  # type: ignore[misc]
         return self.tls
 
 
-def hypercorn_config(settings: Settings) -> ListeningConfig:
+def hypercorn_config(settings: ListeningSettings) -> ListeningConfig:
     """What of hypercorn's defaults does not suit long streams is changed here. Raises StartError for TLS files that
     cannot be used."""
     config = ListeningConfig()
-    files = settings.tls
+    files = tls_files(settings)
     if files is not None:
         config.tls = server_context(files, http2=settings.http2)
     config.ssl_handshake_timeout = HANDSHAKE_SECONDS
@@ -54,7 +54,7 @@ def hypercorn_config(settings: Settings) -> ListeningConfig:
 
 
 @contextmanager
-def open_sockets(settings: Settings, config: ListeningConfig) -> Iterator[Sockets]:
+def open_sockets(settings: ListeningSettings, config: ListeningConfig) -> Iterator[Sockets]:
     """Listening, until they are left. Raises StartError."""
     with ExitStack() as stack:
         if settings.uds is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -25,13 +24,11 @@ from app.adapters import Adapter, Adapters, check_name
 from app.bounded_send import BoundedSends
 from app.checkpoints.inspect import Description
 from app.checkpoints.resolve import Checkpoint
-from app.chunked_body import framed_here
-from app.descriptors import ConnectionLimit, raise_descriptor_limit
 from app.dialects.choose import choose_dialect
 from app.engine_client import ActorEngineClient
 from app.factory import create_app
 from app.generation_config import generation_config
-from app.http2 import bounded_http2
+from app.hypercorn_mended import hypercorn_mended
 from app.listening import address
 from app.lora_metrics import LoraCollector
 from app.lora_modules import LoraModule
@@ -208,14 +205,6 @@ def first_adapters(modules: Sequence[LoraModule], served_names: Sequence[str]) -
         check_name(module.name, served_names)
         lora = adapter_of_module(module)
         yield Adapter(lora, int(Path(lora.path).stat().st_mtime), module.base_model_name)
-
-
-@contextmanager
-def hypercorn_mended(sends: BoundedSends, *, http2: bool) -> Iterator[None]:
-    """All that stands in for hypercorn's own methods while we serve, however it was launched."""
-    limit = ConnectionLimit(raise_descriptor_limit())
-    with sends.installed(), framed_here(), bounded_http2(sends, enabled=http2), limit.installed():
-        yield
 
 
 async def run_until_stopped(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,13 +25,12 @@ from app.kv_config import KvTransferConfig, check_gibibytes, kv_template, read_k
 from app.kv_transfer import KvPolicy
 from app.limits import EMBEDDINGS_AT_ONCE, Limits
 from app.listed_variable import lines, whole, words
+from app.listening_settings import check_listening_settings
 from app.lora_modules import LoraModule, read_lora_modules
 from app.pooler_config import read_pooler_config
 from app.speculative_config import read_speculative_config
-from app.tls import TlsFiles
 from app.tools.address import ToolServer, read_tool_servers
 from app.tools.allow_list import AllowedServers
-from app.unix_socket import check_socket_path
 from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
 from protocol.parallel import ParallelSpec
@@ -57,8 +55,6 @@ MAX_RANKS = 64
 MAX_HOSTS = 64
 MAX_LORA_RANK = 512
 MAX_ROLE_LENGTH = 64
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def check_flag(flag: str, value: int, least: int, most: int) -> None:
@@ -313,22 +309,11 @@ class Settings:
     """Directories below which clients may load adapters. Default: whatever the server can read."""
 
     def __attrs_post_init__(self) -> None:
-        if any(not key for key in self.api_key):
-            raise BadRequestError("--api-key is empty: leave it out to serve without a key")
-        if self.uds is None and self.host not in LOOPBACK and not self.api_key:
-            raise BadRequestError(
-                f"--host {self.host} can be reached from other machines and there is no --api-key: "
-                "give one (or VLLM_API_KEY in the environment), or listen on 127.0.0.1"
-            )
-        if self.root_path and not re.fullmatch(r"(/[^/?#\s]+)+", self.root_path):
-            raise BadRequestError(
-                f"--root-path must begin with a slash and not end with one, as /llm: {self.root_path!r}"
-            )
+        check_listening_settings(self)
         if not 1 <= len(self.response_role) <= MAX_ROLE_LENGTH:
             raise BadRequestError(
                 f"--response-role must have 1 to {MAX_ROLE_LENGTH} characters, and has {len(self.response_role)}"
             )
-        check_flag("--port", self.port, 0, 65535)
         check_flag("--max-lora-rank", self.max_lora_rank, 1, MAX_LORA_RANK)
         check_flag("--data-parallel-size", self.data_parallel_size, 1, MAX_ENGINES)
         check_flag("--api-server-count", self.api_server_count, 1, MAX_API_SERVERS)
@@ -345,14 +330,12 @@ class Settings:
         self.tool_servers, self.allowed_servers  # noqa: B018  raise for what cannot be read
         read_override(self.override_generation_config)
         read_pooler_config(self.pooler_config)
-        if self.uds is not None:
-            check_socket_path(self.uds)
         if self.middleware:
             raise BadRequestError(
                 "--middleware is not supported: no code from outside runs in this server. "
                 "What it would do belongs in a proxy in front"
             )
-        self.tls, self.cors  # noqa: B018  raise for what does not belong together
+        self.cors  # noqa: B018  raise for what does not belong together
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len", "num_gpu_blocks_override")
         values = attrs.asdict(self)
         others = ("kv_cache_memory_bytes", "threads", "max_body_bytes", "stream_interval", "max_loras")
@@ -484,15 +467,6 @@ class Settings:
     def max_live_requests(self) -> int:
         """Requests running or queued, before the next one is turned away."""
         return self.num_engines * self.max_num_seqs + self.max_num_queued_reqs
-
-    @property
-    def tls(self) -> TlsFiles | None:
-        """None: connections are not encrypted."""
-        if self.ssl_certfile is not None:
-            return TlsFiles(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs, self.ssl_cert_reqs)
-        if self.ssl_keyfile or self.ssl_ca_certs or self.ssl_cert_reqs:
-            raise BadRequestError("--ssl-keyfile, --ssl-ca-certs and --ssl-cert-reqs need an --ssl-certfile")
-        return None
 
     @property
     def cors(self) -> CorsPolicy:
