@@ -52,13 +52,14 @@ class Dispatch:
     def send(self, entries: Iterable[Entry]) -> bool:
         """Hand new requests to engines, choices of one prompt to the same. Whether all could be handed to one: what is
         left over waits for the next engine that is up."""
-        return self._send(entries, self._replays.away_from_trials(self._trusted()))
+        return self._send(entries, self._replays.away_from_trials(self._trusted()), self._serving())
 
     def go_on(self) -> None:
         """Hand what waits for an engine to those that are up."""
         if self._engines.attached:
-            for due in self._replays.take_due(self._trusted()):
-                self._send(due.entries, due.among)
+            serving = self._serving()
+            for due in self._replays.take_due(self._trusted(), serving):
+                self._send(due.entries, due.among, serving)
 
     def _trusted(self) -> list[EngineIndex]:
         """The engines to give requests to: those that serve, or for want of them those that may again."""
@@ -66,11 +67,10 @@ class Dispatch:
             return []
         return self._engines.serving(self._actors.states()) or list(self._engines.attached)
 
-    def _send(self, entries: Iterable[Entry], among: Collection[EngineIndex]) -> bool:
+    def _send(self, entries: Iterable[Entry], among: Collection[EngineIndex], serving: Collection[EngineIndex]) -> bool:
         """Hand them to some of these engines. Whether all could be handed to one: an engine that has just gone down
         leaves them to the others, and what is left over waits for the next one that is up."""
         loads = self._loads(among)
-        serving = self._up() if self._roles.num_prefill else ()
         are_sent = True
         for group, engines in self._roles.divide(entries, among):
             rest = [index for index in among if index not in engines]
@@ -88,9 +88,11 @@ class Dispatch:
             placement.drop(index)
         return False
 
-    def _up(self) -> Collection[EngineIndex]:
+    def _serving(self) -> Collection[EngineIndex]:
         """The engines that a request may go on in after its first token: also those that serve and are not heard yet,
-        as after the output handler's death."""
+        as after the output handler's death. Of no concern where each does everything."""
+        if self._roles.num_prefill == 0 or not self._engines.attached:
+            return ()
         states = self._actors.states()
         up = {state.engine_index for state in states if state.engine_index is not None and serves(state)}
         return up or self._engines.attached

@@ -354,10 +354,11 @@ class ActorEngineClient:
                     self._engines.take(index, stats)
                     if self.identity.has_peers:
                         self._room.look_again()  # theirs may have ended
+                    is_due = False
                     for output in outputs:
-                        self._deliver(output, (index, epoch))
-                    if any(output.kv_ticket is not None and output.finish_reason is None for output in outputs):
-                        self._dispatch.go_on()  # with those that were handed over
+                        is_due = self._deliver(output, (index, epoch)) or is_due
+                    if is_due:
+                        self._dispatch.go_on()
             case EngineAttached(engine_index=index, epoch=epoch):
                 if (facts := self._actors.engine_facts(index, epoch)) is not None:
                     self._attach(index, epoch, facts)
@@ -393,10 +394,11 @@ class ActorEngineClient:
         self.attached_once.set()
         self._dispatch.go_on()
 
-    def _deliver(self, output: RequestOutput, engine: tuple[EngineIndex, Epoch]) -> None:
+    def _deliver(self, output: RequestOutput, engine: tuple[EngineIndex, Epoch]) -> bool:
+        """Whether some that wait for an engine may go on with it."""
         entry = self._live.get(output.request_id)
         if entry is None or entry.engine != engine:
-            return  # aborted, or gone on elsewhere: what was still on its way does not matter
+            return False  # aborted, or gone on elsewhere: what was still on its way does not matter
         was_on_trial = entry.is_on_trial
         entry.deliver(output, engine[0])
         if output.finish_reason is not None:
@@ -404,8 +406,8 @@ class ActorEngineClient:
             self._room.freed(1)
         elif output.kv_ticket is not None:
             entry.hand_over(output.kv_ticket)
-        if was_on_trial:
-            self._dispatch.go_on()
+            return True
+        return was_on_trial
 
     def _lose_engine(self, engine: tuple[EngineIndex, Epoch], reason: str, *, is_innocent: bool) -> None:
         """Its requests go on in the others, or wait for the next one, but for those that are taken for the cause."""

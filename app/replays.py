@@ -61,11 +61,12 @@ class Replays:
         tried = {entry.engine[0] for entry in self._live.values() if entry.engine is not None and entry.is_on_trial}
         return [index for index in among if index not in tried]
 
-    def take_due(self, among: Collection[EngineIndex]) -> list[Due]:
-        """Those to be handed to engines that serve, which are `among`, now. Of those that may be the cause of deaths
-        one at a time, in an engine that gets nothing else until it has its first token: it is over soon, and a death
-        from elsewhere hardly falls into it."""
-        waiting = [e for e in self._live.values() if e.engine is None and e.home is None]
+    def take_due(self, among: Collection[EngineIndex], serving: Collection[EngineIndex] = ()) -> list[Due]:
+        """Those to be handed to engines that serve, which are `among`, now; `serving`: with those that are not heard
+        yet. Of those that may be the cause of deaths one at a time, in an engine that gets nothing else until it has
+        its first token: it is over soon, and a death from elsewhere hardly falls into it."""
+        idle = (entry for entry in self._live.values() if entry.engine is None and entry.home is None)
+        waiting = [entry for entry in idle if not self._roles.waits(entry, among, serving)]
         suspects = [entry for entry in waiting if entry.is_on_trial]
         rest = self._not_on_trial(among)
         due: list[Due] = []

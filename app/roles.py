@@ -1,5 +1,5 @@
 """Which engines compute prompts and which go on after the first token, where they are divided so (--prefill-engines,
---decode-engines). Pure; used by app/dispatch.py.
+--decode-engines). Pure; used by app/dispatch.py and app/replays.py.
 
 A division of labour, not of rights: where none of one kind serves, the other kind does its work.
 """
@@ -35,25 +35,35 @@ class Roles:
         if self.num_prefill == 0 or not among:
             yield entries, among
             return
-        for is_new in (True, False):
-            group = [entry for entry in entries if is_new is not bool(entry.token_ids)]
+        for has_prompt in (False, True):
+            group = [entry for entry in entries if _has_prompt(entry) is has_prompt]
             if group:
-                yield group, [index for index in among if self.computes_prompts(index) is is_new] or among
+                yield group, [index for index in among if self.computes_prompts(index) is not has_prompt] or among
+
+    def waits(self, entry: Entry, among: Collection[EngineIndex], serving: Collection[EngineIndex]) -> bool:
+        """Whether it is to go on in none of these engines, but in another one that serves and is heard soon."""
+        if self.num_prefill == 0 or not _has_prompt(entry):
+            return False
+        return all(map(self.computes_prompts, among)) and not all(map(self.computes_prompts, serving))
 
     def kv_params(self, entry: Entry, index: EngineIndex, serving: Collection[EngineIndex]) -> KvParams | None:
         """What this engine is told of where the request's KV comes from and goes to. `serving`: those that could go on
         with it."""
         asked = entry.prompt.kv
         if entry.kv_ticket:
-            return KvParams(entry.kv_ticket, exports=asked is not None and asked.exports)
+            return KvParams(entry.kv_ticket)
+        if entry.token_ids:
+            # What it was to load was loaded when its first token was computed, and its ticket may be used up.
+            return asked and msgspec.structs.replace(asked, must_load=False)
         goes_on = entry.prompt.pooling is None and entry.prompt.sampling_params.max_tokens > 1
         is_for_others = asked is not None and asked.exports
-        if entry.token_ids and asked is not None and asked.must_load:
-            # What it was to load was loaded when its first token was computed, and its ticket may be used up.
-            return msgspec.structs.replace(asked, must_load=False)
-        if entry.token_ids or not goes_on or is_for_others or not self.computes_prompts(index):
+        if not goes_on or is_for_others or not self.computes_prompts(index):
             return asked
-        if all(self.computes_prompts(other) for other in serving):
+        if all(map(self.computes_prompts, serving)):
             return asked
-        ticket, must_load = (b"", False) if asked is None else (asked.ticket, asked.must_load)
-        return KvParams(ticket, hands_over=True, must_load=must_load)
+        return msgspec.structs.replace(asked or KvParams(), hands_over=True)
+
+
+def _has_prompt(entry: Entry) -> bool:
+    """Whether its prompt was computed, here or by another server, which gave it a ticket."""
+    return bool(entry.token_ids) or (entry.prompt.kv is not None and bool(entry.prompt.kv.ticket))

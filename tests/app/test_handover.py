@@ -21,7 +21,7 @@ from app.roles import Roles
 from protocol.errors import UnavailableError
 from protocol.ids import EngineIndex
 from protocol.kv import KvInput, KvParams
-from protocol.messages import EngineCoreOutputs, EngineCoreRequest, FinishReason
+from protocol.messages import AttachEngine, EngineCoreOutputs, EngineCoreRequest, FinishReason, OutputInput
 from protocol.operations import Pause, PauseMode
 from protocol.pooling import Pooling, PoolingParams
 from protocol.sampling import SamplingParams
@@ -343,6 +343,48 @@ async def test_the_prompt_is_computed_again_when_the_output_handler_dies_before_
         await divided.until(lambda: bool(divided.requests(DECODE)))
         first, second = divided.requests(PREFILL)
         assert first.kv == second.kv == KvParams(hands_over=True)
+
+
+async def test_who_is_to_go_on_waits_until_an_engine_that_does_is_heard_again(checkpoint, autojump_clock, monkeypatch):
+    """Though one that computes prompts is heard before."""
+    (expected,) = await alone(checkpoint, a_prompt(1, 40))
+    async with open_divided(checkpoint, 1, 2, dummy_step_seconds=STEP) as divided, trio.open_nursery() as asking:
+        answers: list = []
+
+        async def ask() -> None:
+            answers.extend(await collect(divided.client, a_prompt(1, 40)))
+
+        asking.start_soon(ask)
+        await divided.until(lambda: any(len(entry.token_ids) > 2 for entry in divided.client.live()))
+        (entry,) = divided.client.live()
+        first = entry.engine[0]
+        second = EngineIndex(3 - first)
+        held: list[AttachEngine] = []
+        send = divided.house.send_to_output
+
+        def hold(message: OutputInput) -> bool:
+            is_held = isinstance(message, AttachEngine) and message.engine_index == second
+            held.extend([message] if is_held else [])
+            return is_held or send(message)
+
+        monkeypatch.setattr(divided.house, "send_to_output", hold)
+        divided.house.kill("output-0")
+        divided.house.kill(f"engine-{first}")
+        await wait_all_tasks_blocked()
+        divided.nursery.start_soon(divided.house.run_output)
+        await divided.until(lambda: list(divided.client._engines.attached) == [PREFILL])
+        assert entry.engine is None
+        send(held[0])
+        await divided.until(lambda: bool(answers))
+        assert answers == [expected]
+        assert [len(divided.requests(index)) for index in (PREFILL, second)] == [1, 1]
+
+
+async def test_what_another_server_has_computed_is_loaded_where_it_goes_on(checkpoint, autojump_clock):
+    async with open_divided(checkpoint) as divided:
+        await collect(divided.client, attrs.evolve(a_prompt(1), kv=KvParams(b"theirs")))
+        assert divided.requests(PREFILL) == []
+        assert [request.kv for request in divided.requests(DECODE)] == [KvParams(b"theirs")]
 
 
 async def test_a_suspect_is_tried_alone_and_then_handed_over(checkpoint, autojump_clock):

@@ -9,7 +9,7 @@ from app.engine import Prompt
 from app.incidents import Incidents
 from app.journal import MOST_AHEAD, TRIAL_DEATHS, Entry
 from app.mailbox import ActorGeneration
-from app.replays import Replays
+from app.replays import Due, Replays
 from app.roles import Roles
 from protocol.ids import EngineIndex, Epoch, RequestId
 from protocol.kv import KvParams
@@ -34,6 +34,31 @@ def test_new_ones_go_to_those_that_compute_prompts_and_others_to_those_that_go_o
     new, old = entry(), entry(5)
     assert list(ROLES.divide([old, new], BOTH)) == [([new], [0]), ([old], [1])]
     assert list(ROLES.divide([new], BOTH)) == [([new], [0])]
+
+
+def test_what_another_server_has_computed_goes_on_like_what_was_computed_here() -> None:
+    taken_over = entry(kv=KvParams(b"s", must_load=True))
+    assert list(ROLES.divide([taken_over], BOTH)) == [([taken_over], [1])]
+    assert ROLES.kv_params(taken_over, EngineIndex(1), BOTH) == KvParams(b"s", must_load=True)
+
+
+@pytest.mark.parametrize(
+    ("what", "among", "serving", "waits"),
+    [
+        (entry(5), BOTH[:1], BOTH, True),
+        (entry(5, ticket=b"t"), BOTH[:1], BOTH, True),
+        (entry(kv=KvParams(b"s")), BOTH[:1], BOTH, True),
+        (entry(5), BOTH, BOTH, False),
+        (entry(5), BOTH[:1], BOTH[:1], False),  # nobody of the right kind is there
+        (entry(), BOTH[1:], BOTH, False),  # a prompt is computed at once, whoever does it
+    ],
+)
+def test_who_is_to_go_on_waits_for_an_engine_of_its_kind_that_is_only_not_heard_yet(
+    what, among, serving, waits
+) -> None:
+    replays = Replays({what.request_id: what}, Incidents(), ROLES)
+    assert replays.take_due(among, serving) == ([] if waits else [Due([what], list(among))])
+    assert Replays({what.request_id: what}, Incidents()).take_due(among, serving) != []
 
 
 def test_whoever_serves_does_the_others_work_as_well() -> None:
