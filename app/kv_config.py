@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 import secrets
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,10 @@ DEFAULT_DISK_GIBIBYTES = 16.0
 OURS = "TrillmConnector"
 MAX_LEASE_SECONDS = 3600.0
 MAX_PEERS = 1024
+MAX_NAME_CHARACTERS = 256
+"""Of an engine_id and of an address: tickets have both, and a bound of their own."""
+MAX_GIBIBYTES = 2.0**20
+PEER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):([0-9]{1,5})")
 
 
 class ExtraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +61,6 @@ def read_kv_transfer_config(text: str | None) -> KvTransferConfig | None:
         config = msgspec.json.decode(text.encode(), type=KvTransferConfig)
     except msgspec.DecodeError as error:
         raise BadRequestError(f"--kv-transfer-config must be a JSON object of vLLM's kind: {error}") from error
-    extra = config.kv_connector_extra_config
     if config.kv_connector not in (None, OURS):
         raise BadRequestError(
             f"--kv-transfer-config: kv_connector {config.kv_connector!r} is not served, only {OURS!r}, "
@@ -65,6 +68,16 @@ def read_kv_transfer_config(text: str | None) -> KvTransferConfig | None:
         )
     if not 0 <= config.kv_port <= 65535:
         raise BadRequestError(f"--kv-transfer-config: kv_port must be from 0 to 65535, not {config.kv_port}")
+    for name, value in {"kv_ip": config.kv_ip, "engine_id": config.engine_id}.items():
+        if value is not None and not 1 <= len(value) <= MAX_NAME_CHARACTERS:
+            raise BadRequestError(
+                f"--kv-transfer-config: {name} has {len(value)} characters, and must have 1 to {MAX_NAME_CHARACTERS}"
+            )
+    _check_extra(config.kv_connector_extra_config)
+    return config
+
+
+def _check_extra(extra: ExtraConfig) -> None:
     if not 1 <= extra.lease_seconds <= MAX_LEASE_SECONDS:
         raise BadRequestError(
             f"--kv-transfer-config: lease_seconds must be from 1 to {MAX_LEASE_SECONDS:.0f}, not {extra.lease_seconds}"
@@ -73,13 +86,15 @@ def read_kv_transfer_config(text: str | None) -> KvTransferConfig | None:
         raise BadRequestError(
             f"--kv-transfer-config: allowed_peers has {len(extra.allowed_peers)} entries, and {MAX_PEERS} is the limit"
         )
-    return config
+    for peer in extra.allowed_peers:
+        if PEER.fullmatch(peer) is None:
+            raise BadRequestError(f"--kv-transfer-config: allowed_peers has {peer!r}, which is not host:port")
 
 
 def check_gibibytes(flag: str, value: float) -> None:
     """Raises BadRequestError for what is no size."""
-    if not 0 <= value < math.inf:
-        raise BadRequestError(f"{flag} must be a number of GiB from 0 on, not {value}")
+    if not 0 <= value <= MAX_GIBIBYTES:
+        raise BadRequestError(f"{flag} must be a number of GiB from 0 to {MAX_GIBIBYTES:.0f}, not {value}")
 
 
 def kv_template(

@@ -43,14 +43,14 @@ def test_engines_with_roles_are_as_many_as_both_together() -> None:
 def test_servers_that_take_over_from_each_other_share_a_key_and_listen(tmp_path) -> None:
     key = tmp_path / "key"
     key.write_text("k" * 40)
-    extra = {"key_file": str(key), "allowed_peers": ["10.0.0.2:14579"], "lease_seconds": 60}
+    extra = {"key_file": str(key), "allowed_peers": ["10.0.0.2:14579", "[fe80::1]:1"], "lease_seconds": 60}
     config = {"kv_connector": "TrillmConnector", "kv_ip": "10.0.0.1", "engine_id": "here"}
     settings = Settings(kv_transfer_config=json.dumps(config | {"kv_connector_extra_config": extra}))
     template = settings.connectors
     assert template is not None
     assert (template.key, template.engine_id) == (b"k" * 40, "here")
     assert (template.peer_host, template.peer_port) == ("10.0.0.1", 14579)
-    assert (template.allowed_peers, template.lease_seconds) == (["10.0.0.2:14579"], 60)
+    assert (template.allowed_peers, template.lease_seconds) == (["10.0.0.2:14579", "[fe80::1]:1"], 60)
     assert spec_of(template, EngineIndex(1), 2).peer_port == 14580
 
 
@@ -65,7 +65,8 @@ def test_servers_that_take_over_from_each_other_share_a_key_and_listen(tmp_path)
             {"prefill_engines": 1, "decode_engines": 1, "kv_transfer_config": '{"kv_port": 65535}'},
             "kv_port must be from 1 to 65534, not 65535",  # the second engine's is one above it
         ),
-        ({"kv_offloading_size": -1.0}, "--kv-offloading-size must be a number of GiB from 0 on, not -1.0"),
+        ({"kv_offloading_size": -1.0}, "--kv-offloading-size must be a number of GiB from 0 to 1048576, not -1.0"),
+        ({"kv_offloading_size": 1e30}, r"from 0 to 1048576, not 1e\+30"),
         ({"kv_offloading_size": float("nan")}, "--kv-offloading-size must be a number of GiB"),
         ({"kv_offloading_disk_size": 1.0}, "needs a --kv-offloading-path"),
         ({"kv_offloading_size": 1.0, "enable_prefix_caching": False}, "--enable-prefix-caching"),
@@ -73,7 +74,13 @@ def test_servers_that_take_over_from_each_other_share_a_key_and_listen(tmp_path)
         ({"kv_transfer_config": '{"kv_connector": "NixlConnector"}'}, "'NixlConnector' is not served"),
         ({"kv_transfer_config": '{"kv_parallel_size": 2}'}, "kv_parallel_size"),
         ({"kv_transfer_config": '{"kv_port": 70000}'}, "kv_port must be from 0 to 65535, not 70000"),
+        ({"kv_transfer_config": '{"kv_ip": ""}'}, "kv_ip has 0 characters"),
+        ({"kv_transfer_config": json.dumps({"engine_id": "e" * 300})}, "engine_id has 300 characters, .* 1 to 256"),
         ({"kv_transfer_config": '{"kv_connector_extra_config": {"lease_seconds": 0}}'}, "lease_seconds"),
+        *(
+            ({"kv_transfer_config": json.dumps({"kv_connector_extra_config": {"allowed_peers": [peer]}})}, "host:port")
+            for peer in ("10.0.0.2", "http://10.0.0.2:14579", "fe80::1:14579", "host:", "")
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(flags, said) -> None:
