@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import final
 
@@ -22,6 +23,8 @@ class _Lease:
     """By their frames, in the order of the chain."""
     ends_at: float
     num_borrowers: int = 0
+    is_given_back: bool = False
+    """By one of them at least."""
 
 
 def random_lease_id() -> LeaseId:
@@ -48,7 +51,8 @@ class Leases:
         self._clock = clock
         self._most_frames = most_frames
         self._new_id = new_id
-        self._leases: dict[LeaseId, _Lease] = {}
+        self._leases: OrderedDict[LeaseId, _Lease] = OrderedDict()
+        """The one that ends first in front: each lasts equally long from its last extension."""
         self.num_granted = 0
         self.num_expired = 0
 
@@ -78,13 +82,14 @@ class Leases:
         lease = self._alive(lease_id)
         if lease is None:
             return None
-        lease.ends_at = self._clock() + self._seconds
+        self.extend(lease_id)
         lease.num_borrowers += 1
         return list(lease.blocks.values())
 
     def extend(self, lease_id: LeaseId) -> None:
         if (lease := self._alive(lease_id)) is not None:
             lease.ends_at = self._clock() + self._seconds
+            self._leases.move_to_end(lease_id)
 
     def confirm(self, lease_id: LeaseId, lent: Sequence[Lent]) -> bool:
         lease = self._alive(lease_id)
@@ -93,10 +98,15 @@ class Leases:
         )
 
     def give_back(self, lease_id: LeaseId) -> None:
-        """The last one that reads gives it back for good: several may be at it, as with several answers to a prompt."""
+        """It ends once nobody reads any more: several may be at it, as with several answers to a prompt."""
+        if (lease := self._leases.get(lease_id)) is not None:
+            lease.is_given_back = True
+            self.leave(lease_id)
+
+    def leave(self, lease_id: LeaseId) -> None:
         if (lease := self._leases.get(lease_id)) is not None:
             lease.num_borrowers -= 1
-            if lease.num_borrowers <= 0:
+            if lease.num_borrowers <= 0 and lease.is_given_back:
                 self._end(lease_id)
 
     # ------------------------------------------------------------------ time
@@ -104,12 +114,12 @@ class Leases:
     @property
     def next_expiry(self) -> float:
         """inf if there is none to wait for."""
-        return min((lease.ends_at for lease in self._leases.values()), default=math.inf)
+        return next(iter(self._leases.values())).ends_at if self._leases else math.inf
 
     def expire(self) -> None:
         """End those whose time is over."""
-        for lease_id in list(self._leases):
-            self._alive(lease_id)
+        while self.next_expiry <= self._clock():
+            self._alive(next(iter(self._leases)))
 
     def end_all(self) -> None:
         """The window is let go of."""

@@ -44,7 +44,11 @@ class Lender(Protocol):
         """Whether each of these frames has held its block under this lease all the time since `borrow`."""
 
     def give_back(self, lease_id: LeaseId) -> None:
-        """It has been read, or is not needed: the frames are only cached from now on. Idempotent."""
+        """Who has borrowed it has read it, or does not need it: the frames are only cached from now on, unless somebody
+        else is still at it. Idempotent."""
+
+    def leave(self, lease_id: LeaseId) -> None:
+        """Who has borrowed it is gone without a word, and may come again: it lasts as long as it would have."""
 
 
 class FetchError(TrillmError):

@@ -54,17 +54,20 @@ class Loans:
 
     async def converse(self) -> None:
         """Until the peer ends it, breaks a rule, or has been silent for too long. Raises FetchError."""
-        while True:
-            try:
-                with trio.fail_after(IDLE_SECONDS):
-                    message = await self._wire.receive(MAX_MESSAGE_BYTES)
-            except trio.TooSlowError:
-                return
-            question = read_question(message)
-            try:
-                await self._answer(question)
-            except trio.TooSlowError:
-                raise FetchError("timeout", "the other connector takes no answer") from None
+        try:
+            while True:
+                try:
+                    with trio.fail_after(IDLE_SECONDS):
+                        message = await self._wire.receive(MAX_MESSAGE_BYTES)
+                except trio.TooSlowError:
+                    return
+                question = read_question(message)
+                try:
+                    await self._answer(question)
+                except trio.TooSlowError:
+                    raise FetchError("timeout", "the other connector takes no answer") from None
+        finally:
+            self._leave()
 
     async def _answer(self, question: Question) -> None:
         match question:
@@ -75,7 +78,7 @@ class Loans:
             case GiveBack():
                 if self._lease_id:
                     self._lender.give_back(self._lease_id)
-                self._forget()
+                    self._forget()
             case Confirm(number, num_blocks):
                 await self._say(Confirmed(number, self._lender.confirm(self._lease_id, self._first(num_blocks))))
             case OpenWindow(number):
@@ -90,7 +93,7 @@ class Loans:
             await self._wire.send(encode(answer))
 
     def _lend(self, question: Get) -> LentBlocks | Gone:
-        self._forget()
+        self._leave()
         borrowed = self._lender.borrow(LeaseId(question.lease_id))
         if borrowed is None:
             return Gone(question.number)
@@ -105,6 +108,12 @@ class Loans:
         self._is_over_at = self._extended_at + seconds_for(len(found) * self._window.frame_bytes)
         frames = [lent.frame for lent in found]
         return LentBlocks(question.number, frames, self._window.num_frames, self._spec.lease_seconds)
+
+    def _leave(self) -> None:
+        """What was not given back."""
+        if self._lease_id:
+            self._lender.leave(self._lease_id)
+            self._forget()
 
     def _forget(self) -> None:
         self._lease_id, self._lent = LeaseId(""), ()

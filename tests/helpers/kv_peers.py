@@ -49,7 +49,7 @@ class FakeLender:
     def __init__(self, lent: Sequence[Lent] = ()) -> None:
         self.lent: list[Lent] | None = list(lent)
         self._all = set(lent)
-        self.borrowed = self.extended = 0
+        self.borrowed = self.extended = self.left = 0
         self.given_back = trio.Event()
 
     def expire(self) -> None:
@@ -71,6 +71,10 @@ class FakeLender:
     def give_back(self, lease_id: LeaseId) -> None:
         assert lease_id == LEASE
         self.given_back.set()
+
+    def leave(self, lease_id: LeaseId) -> None:
+        assert lease_id == LEASE
+        self.left += 1
 
 
 @contextlib.contextmanager

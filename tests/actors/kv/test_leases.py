@@ -133,3 +133,44 @@ def test_a_frame_is_pinned_as_long_as_one_of_its_leases_lasts(clock: Clock):
 
     assert frames.grant(1) == [0]
     assert frames.state(0) is FrameState.GRANTED
+
+
+def test_who_went_without_giving_it_back_does_not_keep_it_from_those_who_do(clock: Clock):
+    leases = leases_over(filled(1), clock)
+    lease_id, _ = leases.grant(names(0))
+    leases.borrow(lease_id)
+    leases.leave(lease_id)  # and it comes again
+    assert leases.borrow(lease_id) is not None
+    leases.give_back(lease_id)
+
+    assert len(leases) == 0
+
+
+def test_who_goes_last_ends_what_was_given_back(clock: Clock):
+    frames = filled(1)
+    leases = leases_over(frames, clock)
+    lease_id, _ = leases.grant(names(0))
+    leases.borrow(lease_id)
+    leases.borrow(lease_id)
+    leases.give_back(lease_id)
+    assert len(leases) == 1
+    leases.leave(lease_id)
+    leases.leave(lease_id)
+
+    assert (len(leases), frames.num_exported, leases.num_expired) == (0, 0, 0)
+
+
+def test_what_was_extended_ends_behind_what_was_granted_later(clock: Clock):
+    leases = leases_over(filled(2), clock)
+    first, _ = leases.grant(names(0))
+    clock.now += 10
+    second, _ = leases.grant(names(1))
+    clock.now += 10
+    leases.extend(first)
+
+    assert leases.next_expiry == clock.now + SECONDS - 10
+
+    clock.now += SECONDS - 10
+    leases.expire()
+
+    assert (leases.borrow(second), len(leases)) == (None, 1)

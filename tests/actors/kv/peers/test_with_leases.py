@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from actors.kv.frames import Frames
 from actors.kv.leases import Leases
@@ -96,3 +97,26 @@ async def test_who_is_at_it_has_the_lease_for_longer_and_gives_back_as_often_as_
     assert len(owner.leases) == 0
     owner.leases.extend(lease_id)  # it is over: that is no matter
     assert owner.leases.borrow(lease_id) is None
+
+
+async def test_who_was_cut_off_in_mid_read_does_not_keep_a_lease_that_is_given_back_later(pair):
+    owner, peers, reader = pair
+    ticket = ticket_of(owner, peers)
+    take = reader.take
+    with trio.CancelScope() as scope:
+
+        def take_and_leave(count):
+            scope.cancel()
+            return take(count)
+
+        reader.take = take_and_leave
+        await reader.fetch(ticket, 4)
+    assert scope.cancelled_caught
+    assert len(owner.leases) == 1
+    reader.take = take
+    await reader.fetch(ticket, 0)  # which gives it back
+    with trio.fail_after(5):
+        while len(owner.leases):
+            await trio.sleep(0.001)
+
+    assert owner.leases.num_expired == 0
