@@ -18,7 +18,7 @@ def test_the_same_seed_gives_the_same_plan_and_another_one_another():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_actor_dies_more_often_than_the_service_bears(seed):
-    policies = {victim: RestartPolicy() for victim in ("engine", "output", "weights", "grammar", "standby")}
+    policies = {victim: RestartPolicy() for victim in ("engine", "output", "weights", "grammar", "standby", "kv")}
     deaths = sorted((when, who) for one in plan(seed, 900, 8) for who, when in one.deaths())
 
     assert all(policies[who].died(when) is not None for when, who in deaths)
