@@ -83,6 +83,11 @@ class Find:
     def may_ask_peer(self) -> bool:
         return bool(self.ticket) and not self.has_asked_peer
 
+    @property
+    def has_ticket(self) -> bool:
+        """That is of use to it yet: fetching gives it back once it is done."""
+        return not self.is_answered and (self.may_ask_peer or bool(self.fetching))
+
     def chain(self) -> list[int]:
         """The frames of its first blocks, up to one that is not here."""
         chain: list[int] = []
@@ -132,7 +137,10 @@ class Finds:
     def leave(self, find_id: FindId) -> None:
         """Nobody waits for it, or reads what was found. Idempotent."""
         if (find := self._finds.get(find_id)) is not None:
+            has_ticket = find.has_ticket
             self._leave(find)
+            if has_ticket:
+                self._give_back(find.ticket)
 
     def decline(self, ticket: bytes) -> None:
         self._fetches.decline(ticket)
@@ -224,13 +232,13 @@ class Finds:
 
     def _answer(self, find: Find) -> None:
         """With the blocks that are here, up to the first one that is not."""
-        find.is_answered = True
+        had_ticket, find.is_answered = find.has_ticket, True
         self._stop_waiting(find)
         chain = find.chain()
         is_whole = len(chain) == len(find.hashes)
         error = None if is_whole else find.error
-        if is_whole and find.may_ask_peer:
-            self._fetches.decline(find.ticket)
+        if had_ticket:
+            self._give_back(find.ticket)
         beyond = [frame for place, frame in sorted(find.frames.items()) if place >= len(chain)]
         self._frames.unpin(beyond, Pin.USE)
         find.frames = dict(enumerate(chain))
@@ -242,6 +250,11 @@ class Finds:
         del self._finds[find.find_id]
         self._stop_waiting(find)
         self._frames.unpin([frame for _, frame in sorted(find.frames.items())], Pin.USE)
+
+    def _give_back(self, ticket: bytes) -> None:
+        """One that a find had is over with it, unless others have the same, as several answers to a prompt do."""
+        if not any(find.has_ticket and find.ticket == ticket for find in self._finds.values()):
+            self._fetches.decline(ticket)
 
     def _stop_waiting(self, find: Find) -> None:
         waiting, find.waiting = find.waiting, set()

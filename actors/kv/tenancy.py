@@ -131,6 +131,7 @@ class Tenancy:
 
     async def end(self) -> None:
         assert self._nursery is not None, "it has begun"
+        self.engine_went()  # what it may still have said begins nothing more
         self._nursery.cancel_scope.cancel()
         await self._is_over.wait()
 

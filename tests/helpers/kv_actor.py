@@ -151,6 +151,8 @@ class FakePeers:
         self.writes_late = False
         """Cancelled, it still writes until `settle` is called."""
         self.settle: list[Callable[[], None]] = []
+        self.may_leave = trio.Event()
+        self.may_leave.set()
         self.lender: Lender | None = None
         self.window: Window | None = None
         self.tickets: dict[bytes, LeaseId] = {}
@@ -159,6 +161,7 @@ class FakePeers:
     async def open(self, spec: KvSpec, window: Window, lender: Lender) -> AsyncIterator[FakePeers]:
         self.window, self.lender = window, lender
         yield self
+        await self.may_leave.wait()
 
     def ticket(self, lease_id: LeaseId, num_blocks: int, seconds: float) -> bytes:
         ticket = b"ticket-%d" % len(self.tickets)
@@ -349,17 +352,21 @@ class KvHouse:
         self.ready.append(facts)
 
     async def start_engine(self, layout: KvLayout = LAYOUT) -> FakeEngine:
-        self._epoch += 1
-        engine = FakeEngine(self, Epoch(self._epoch), layout)
-        address = f"ipc://e{self._epoch}"
-        self.engines[address] = engine
         num_ready = len(self.ready)
-        self._tell.send_nowait(KvEngine(engine.epoch, address, layout))
+        engine = self.tell_of_engine(layout)
         with trio.fail_after(100):
             while len(self.ready) == num_ready:
                 await trio.sleep(0.01)
         engine.facts = self.ready[-1]
         assert engine.facts.engine_epoch == engine.epoch
+        return engine
+
+    def tell_of_engine(self, layout: KvLayout = LAYOUT) -> FakeEngine:
+        self._epoch += 1
+        engine = FakeEngine(self, Epoch(self._epoch), layout)
+        address = f"ipc://e{self._epoch}"
+        self.engines[address] = engine
+        self._tell.send_nowait(KvEngine(engine.epoch, address, layout))
         return engine
 
     async def end_engine(self, engine: FakeEngine) -> None:

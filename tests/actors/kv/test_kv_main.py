@@ -188,6 +188,22 @@ async def test_another_layout_has_another_window_and_knows_nothing_of_the_first(
         assert second.counts[-1].leases_granted == 1
 
 
+async def test_what_an_engine_still_says_while_its_window_is_let_go_of_does_no_harm(autojump_clock):
+    async with open_kv_house() as house:
+        first = await house.start_engine()
+        house.peers.may_leave = trio.Event()
+        house.tell_of_engine(OTHER_LAYOUT)
+        await wait_all_tasks_blocked()
+        first.find(1, names(1), b"t")
+        first.decline(b"u")
+        await wait_all_tasks_blocked()
+        house.peers.may_leave.set()
+        engine = await house.start_engine(OTHER_LAYOUT)
+
+        assert await engine.num_found(1) == 0
+        assert (house.peers.asked, house.peers.declined, first.found) == ([], [], {})
+
+
 async def test_an_old_window_is_closed_once_nobody_reads_it(autojump_clock):
     async with open_kv_house() as house:
         await house.start_engine()
@@ -259,6 +275,51 @@ async def test_a_ticket_for_what_is_here_is_given_back(autojump_clock):
         engine.leave(1, 2)
         await trio.sleep(1.5)
         assert engine.counts[-1].transfers == {"fake": 1}
+        assert_all_is_left(house, engine)
+
+
+@pytest.mark.parametrize("moment", ["while it is fetched", "while another fetches the same", "too late"])
+async def test_a_ticket_is_given_back_at_once_when_nobody_waits_for_its_blocks_any_more(autojump_clock, moment: str):
+    async with open_kv_house() as house:
+        engine = await house.start_engine()
+        house.peers.arrive = trio.Event()
+        house.peers.lent |= {b"t": names(1, 2), b"u": names(1, 2)}
+        if moment == "while another fetches the same":
+            engine.find(9, names(1, 2), b"u")
+        engine.find(1, names(1, 2), b"t", seconds=2.0)
+        await wait_all_tasks_blocked()
+        assert house.peers.declined == []
+        if moment == "too late":
+            assert await engine.frames_found(1) == []
+        engine.leave(1)
+        await wait_all_tasks_blocked()
+        assert house.peers.declined == [b"t"]
+        engine.leave(9)
+        await trio.sleep(1.5)
+
+        assert house.peers.declined == ([b"t", b"u"] if moment == "while another fetches the same" else [b"t"])
+        assert_all_is_left(house, engine)
+
+
+async def test_a_ticket_is_not_given_back_while_another_find_has_the_same_nor_when_the_engine_dies(autojump_clock):
+    async with open_kv_house() as house:
+        engine = await house.start_engine()
+        house.peers.arrive = trio.Event()
+        house.peers.lent[b"t"] = names(1, 2)
+        engine.find(1, names(1, 2), b"t")
+        engine.find(2, names(1, 2), b"t")
+        await wait_all_tasks_blocked()
+        engine.leave(1)
+        await wait_all_tasks_blocked()
+        assert house.peers.asked == [names(1, 2), names(1, 2)]
+        await house.end_engine(engine)  # its successor is asked the same
+        engine = await house.start_engine()
+        assert house.peers.declined == []
+        house.peers.arrive.set()
+
+        assert await engine.num_found(1, 2, ticket=b"t") == 2
+        assert house.peers.declined == []
+        await trio.sleep(1.5)
         assert_all_is_left(house, engine)
 
 
