@@ -147,6 +147,12 @@ class KvSide:
             self._saves.unlearn(find.hashes[len(find.frames) :])
         return find
 
+    def drop(self, sequence: Sequence) -> None:
+        """It waits no longer, and does not start. Who has been asked for it gives its ticket back himself."""
+        if self._saves is not None and self.finds.of(sequence) is None:
+            self.finds.decline(sequence)
+        self.finds.drop(sequence)
+
     def passed_finds(self, now: float) -> list[Find]:
         """Those that were not answered in time."""
         late = self.finds.passed(now)

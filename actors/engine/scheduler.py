@@ -499,7 +499,7 @@ class Scheduler:
             self.kv.exports.drop(sequence)
         else:
             self._waiting.remove(sequence)
-            self.kv.finds.drop(sequence)
+            self.kv.drop(sequence)
 
     def _find(self, client_index: ClientIndex, request_id: RequestId) -> Sequence | None:
         sequence = self._live.get(request_id) or self._finished.get(request_id)

@@ -143,7 +143,7 @@ class Finds:
                 self._give_back(find.ticket)
 
     def decline(self, ticket: bytes) -> None:
-        self._fetches.decline(ticket)
+        self._give_back(ticket)
 
     def leave_all(self) -> None:
         """Their engine is gone."""

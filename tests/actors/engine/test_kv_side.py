@@ -301,6 +301,18 @@ def test_a_ticket_goes_with_the_find(tiny: Path, bench: KvBench):
     assert bench.connector.declined == []
 
 
+def test_the_ticket_of_who_leaves_before_it_was_asked_for_is_given_back(bench: KvBench):
+    bench.answers = False
+    for name in ("a", "b"):
+        bench.add(a_request(name, PROMPT, kv=KvParams(ticket=name.encode())))
+    bench.scheduler.abort(ClientIndex(0), ids("a"))
+    bench.attend()
+    bench.scheduler.abort(ClientIndex(0), ids("b"))
+    bench.attend()
+    assert bench.connector.declined == [b"a"]
+    assert bench.connector.asked == {}  # b's find is left, and with it the ticket
+
+
 def test_a_ticket_for_what_the_pool_has_is_given_back(tiny: Path, bench: KvBench):
     bench.add(a_request("a", PROMPT))
     bench.settle()
