@@ -96,12 +96,10 @@ class Disk:
 
     @property
     def is_used(self) -> bool:
-        """Blocks may be there."""
-        return self._file is not None
+        return self._reader.is_used
 
     def has(self, block_hash: BlockHash) -> bool:
-        """And could be had: not while the disk hangs."""
-        return self._file is not None and block_hash in self._index and not self._reader.hangs
+        return self._reader.has(block_hash)
 
     def want(self, block_hash: BlockHash) -> None:
         """Read it: the desk's `begin_read` and `end_read` are called then."""
@@ -163,6 +161,7 @@ class Disk:
                     self._is_failing = False
                     logger.info("%s can be used again", self._directory)
             except OSError as error:
+                self._reader.opened()
                 self._write_failed(error)
                 await self._rest(error)
                 continue
@@ -183,6 +182,7 @@ class Disk:
         room = functools.partial(file.make_room, index.end, self._most_bytes)
         await self._in_thread(room, self._write_limiter)
         self._use(file, DiskIndex(self._num_slots) if self._must_reset else index)
+        self._reader.opened()
 
     def _try_to_open(self) -> BlockFile | None:
         """None if another connector has it."""

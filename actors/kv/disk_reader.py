@@ -16,6 +16,8 @@ from actors.kv.window import Window
 from protocol.kv import BlockHash
 
 NUM_READERS = 2
+OPENING_SECONDS = 2.0
+"""Until then it is not known what the disk has: what is wanted waits for it."""
 HANGING_SECONDS = 3.0
 """For one block; then nobody waits for the disk until it has come."""
 
@@ -35,6 +37,8 @@ class DiskReader:
         self._reading_since: dict[BlockHash, float] = {}
         self._file: BlockFile | None = None
         self._index = DiskIndex(0)
+        self._is_opening = True
+        self._opened = trio.Event()
         self._has_failed = False
         self.num_failures = 0
 
@@ -42,16 +46,33 @@ class DiskReader:
         """From now on. None: there is nothing to be read."""
         self._file, self._index = file, index
 
+    def opened(self) -> None:
+        """It has been, or cannot be."""
+        self._opened.set()
+
+    @property
+    def is_used(self) -> bool:
+        """Blocks may be there."""
+        return self._is_opening or self._file is not None
+
+    def has(self, block_hash: BlockHash) -> bool:
+        """And could be had: not while the disk hangs. While it is being opened nobody knows:
+        what is wanted then turns out to be there or not."""
+        return self._is_opening or (self._file is not None and block_hash in self._index and not self._hangs)
+
     def want(self, block_hash: BlockHash) -> None:
         """The desk's `begin_read` and `end_read` are called once it is its turn."""
         self._want.send_nowait(block_hash)
 
     @property
-    def hangs(self) -> bool:
+    def _hangs(self) -> bool:
         return any(trio.current_time() > since + HANGING_SECONDS for since in self._reading_since.values())
 
     async def run(self, desk: FrameDesk) -> None:
         """Until cancelled."""
+        with trio.move_on_after(OPENING_SECONDS):
+            await self._opened.wait()
+        self._is_opening = False
         async with trio.open_nursery() as nursery:
             for _ in range(NUM_READERS):
                 nursery.start_soon(self._keep_reading, desk)

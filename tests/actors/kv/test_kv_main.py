@@ -544,9 +544,50 @@ async def test_a_connector_that_was_ended_finds_on_the_disk_what_it_had(autojump
         engine.save(names(1, 2))
     async with open_kv_house(kv_spec(tmp_path)) as house:
         engine = await house.start_engine()
-        await trio.sleep(1)
 
         assert await engine.num_found(1, 2, 3) == 2
+
+
+async def test_who_asks_while_the_disk_is_being_opened_waits_for_it_but_not_for_long(autojump_clock, tmp_path: Path):
+    async with open_kv_house(kv_spec(tmp_path)) as house:
+        (await house.start_engine()).save(names(1, 2))
+    gate = Gate()
+    gate.close()
+    async with open_kv_house(kv_spec(tmp_path), in_thread=gate) as house:
+        engine = await house.start_engine()
+        engine.save(names(7))
+        assert await engine.num_found(7) == 1
+        engine.find(1, names(1, 2, 3))
+        await trio.sleep(1)
+        assert engine.found == {}
+        gate.open()
+
+        assert len(await engine.frames_found(1)) == 2
+        engine.leave(1)
+        await trio.sleep(1.5)
+        assert_all_is_left(house, engine)
+    gate.close()
+    async with open_kv_house(kv_spec(tmp_path), in_thread=gate) as house:
+        engine = await house.start_engine()
+        began = trio.current_time()
+        assert await engine.num_found(1, 2) == 0
+        assert trio.current_time() - began < 2.5
+        began = trio.current_time()
+        assert await engine.num_found(1, 2) == 0
+        assert trio.current_time() - began < 0.1
+        gate.open()
+        await trio.sleep(1.5)
+        assert await engine.num_found(1, 2) == 2
+
+
+async def test_a_disk_that_cannot_be_opened_is_not_waited_for(autojump_clock, tmp_path: Path):
+    (tmp_path / "file").touch()
+    async with open_kv_house(kv_spec(tmp_path / "file")) as house:
+        engine = await house.start_engine()
+        began = trio.current_time()
+
+        assert await engine.num_found(1) == 0
+        assert trio.current_time() - began < 0.1
 
 
 async def test_the_disk_keeps_what_was_used_last(autojump_clock, tmp_path: Path):
