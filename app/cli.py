@@ -21,6 +21,7 @@ from cyclopts.config import Dict, Env
 
 from app import accept_complaints
 from app.hosts import Torchrun
+from app.proxy.settings import ProxySettings
 from app.settings import Settings
 from protocol.errors import BadRequestError, TrillmError
 from protocol.spec import DraftModelSpec
@@ -42,9 +43,9 @@ def config_sources() -> list[Config]:
     return sources
 
 
-def warn_of_unknown_variables() -> None:
+def warn_of_unknown_variables(settings: type[Settings | ProxySettings] = Settings) -> None:
     """Of TRILLM_* variables that set nothing: most likely misspelt. (The flags and the file are strict.)"""
-    known = {"TRILLM_CONFIG", "TRILLM_MODEL", *(f"TRILLM_{field.name.upper()}" for field in attrs.fields(Settings))}
+    known = {"TRILLM_CONFIG", "TRILLM_MODEL", *(f"TRILLM_{field.name.upper()}" for field in attrs.fields(settings))}
     for name in sorted(os.environ):
         if name.startswith("TRILLM_") and name not in known:
             near = get_close_matches(name, known, 1)
@@ -69,6 +70,7 @@ def make_app() -> App:
         config=config_sources(),
     )
     app.command(serve)
+    app.command(proxy)
     return app
 
 
@@ -94,6 +96,21 @@ def serve(model: str | None = None, *, settings: Annotated[Settings | None, Para
 
     manager = take_variables(os.environ)
     return status_of(lambda: trio.run(serve_forever, chosen, fetch(model, chosen), manager))
+
+
+def proxy(*, settings: Annotated[ProxySettings | None, Parameter(name="*")] = None) -> int:
+    """Serve in front of servers that compute prompts (--prefill) and servers that go on with them (--decode).
+
+    They are servers of trillm with a --kv-transfer-config, or vLLM's. What one of them cannot do, another one does; if
+    no prefill server answers, a decode server computes the prompt. Each flag can also be set by the environment
+    variable that is shown with it, or in a TOML file that TRILLM_CONFIG names. Exit statuses are those of serve.
+    """
+    chosen = settings or ProxySettings()
+    set_up_logging(chosen.log_level)
+    warn_of_unknown_variables(ProxySettings)
+    from app.proxy.serving import serve_proxy
+
+    return status_of(lambda: trio.run(serve_proxy, chosen))
 
 
 def status_of(run: Callable[[], int]) -> int:

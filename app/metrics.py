@@ -44,6 +44,14 @@ def registry_of(*collectors: Collector) -> CollectorRegistry:
     return registry
 
 
+def rendered(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """The page and its content type: OpenMetrics for who accepts that, as Prometheus does."""
+    if "application/openmetrics-text" in accept:
+        page: bytes = openmetrics.generate_latest(registry, openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
+        return page, openmetrics.CONTENT_TYPE_LATEST
+    return generate_latest(registry), PLAIN_TEXT
+
+
 def of_this_process() -> tuple[Collector, ...]:
     nobodys = CollectorRegistry()
     return ProcessCollector(registry=nobodys), PlatformCollector(registry=nobodys), GCCollector(registry=nobodys)
@@ -92,12 +100,9 @@ class Metrics:
             yield from self.requests.of(reading.index).collect(families)
 
     def render(self, accept: str = "", others: Sequence[CountedElsewhere] = ()) -> tuple[bytes, str]:
-        """The page and its content type: OpenMetrics for who accepts that, as Prometheus does."""
+        """As `rendered`."""
         registry = self._registry
         if registry is None:
             told = [(one.page, one.is_live) for one in others]
             registry = registry_of(Collected(together_with(self._with_past(), told)))
-        if "application/openmetrics-text" in accept:
-            page: bytes = openmetrics.generate_latest(registry, openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
-            return page, openmetrics.CONTENT_TYPE_LATEST
-        return generate_latest(registry), PLAIN_TEXT
+        return rendered(registry, accept)

@@ -1,5 +1,5 @@
-"""Two servers behind a proxy of vLLM's kind: one computes prompts, the other goes on, over TCP. What does not come,
-or is not to be believed, is computed.
+"""Servers behind `trillm proxy`, and behind one of vLLM's kind: some compute prompts, others go on, over TCP. What does
+not come, or is not to be believed, is computed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import trio
 from protocol.kv_ticket import MAC_BYTES, read_ticket
 from scripts.chaos_run.answer import Told
 from tests.helpers.kv_servers import is_at_rest, metrics, until_told
+from tests.helpers.proxies import open_proxy
 from tests.helpers.server import Server, open_server
 
 pytestmark = pytest.mark.process
@@ -75,9 +76,8 @@ def connected(key: Path, policy: str = "recompute", **extra: object) -> tuple[st
 class Proxy:
     """As vLLM's toy proxy: it knows nothing of either server but their addresses."""
 
-    def __init__(self, prefill: httpx.AsyncClient, decode: httpx.AsyncClient) -> None:
+    def __init__(self, prefill: httpx.AsyncClient) -> None:
         self._prefill = prefill
-        self._decode = decode
         self._num_requests = 0
 
     async def first(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -88,12 +88,6 @@ class Proxy:
         reply = await self._prefill.post(path, json=asked, headers=self._headers())
         assert reply.status_code == 200, reply.text
         return body | {"kv_transfer_params": reply.json()["kv_transfer_params"]}
-
-    async def second(self, path: str, body: dict[str, Any]) -> Told:
-        return await answer(self._decode, path, body, self._headers())
-
-    async def __call__(self, path: str, body: dict[str, Any]) -> Told:
-        return await self.second(path, await self.first(path, body))
 
     def _headers(self) -> dict[str, str]:
         return {"X-Request-Id": f"request-{self._num_requests}"}
@@ -136,12 +130,13 @@ async def test_what_two_servers_say_behind_a_proxy_is_what_one_says(checkpoint, 
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(open_server(checkpoint, *connected(key)))
         second = await stack.enter_async_context(open_server(checkpoint, *connected(key)))
-        proxy = Proxy(*[await stack.enter_async_context(server.client()) for server in (first, second)])
+        proxy = await stack.enter_async_context(open_proxy([first], [second]))
+        front = await stack.enter_async_context(proxy.client())
         found: list[Told | None] = [None] * len(BODIES)
 
         async def ask(index: int) -> None:
             path, body = BODIES[index]
-            found[index] = await proxy(path, full(body))
+            found[index] = await answer(front, path, full(body))
 
         async with trio.open_nursery() as nursery:
             for index in range(len(BODIES)):
@@ -160,6 +155,8 @@ async def test_what_two_servers_say_behind_a_proxy_is_what_one_says(checkpoint, 
         assert asked == hits
         assert not [name for name in counts if name.startswith("trillm:kv_failures_total")]
         await until_told(first, is_at_rest)  # every lease was given back
+        assert (await metrics(front))['trillm:proxy_answers_total{way="handed_over"}'] == len(BODIES)
+        assert {model["id"] for model in (await front.get("/v1/models")).json()["data"]}
 
 
 PATH = "/v1/completions"
@@ -174,8 +171,8 @@ class Servers:
     expected: dict[int, dict[str, Any]]
     """What is to be said to each of the greedy bodies, by number."""
 
-    def proxy(self, second: str) -> Proxy:
-        return Proxy(self.http["first"], self.http[second])
+    def proxy(self) -> Proxy:
+        return Proxy(self.http["first"])
 
     async def check(self, name: str, number: int, body: dict[str, Any] | None = None) -> None:
         """This server says what is to be said."""
@@ -219,7 +216,7 @@ async def test_a_ticket_that_is_not_to_be_believed_is_of_no_use(checkpoint, key,
         stranger=connected(other_key),
         coarse=(*connected(key), "--block-size", "32"),
     ) as several:
-        body = await several.proxy("second").first(PATH, greedy(0))
+        body = await several.proxy().first(PATH, greedy(0))
         for number, changes in ((0, {"host": "127.0.0.2"}), (1, {"num_blocks": 5})):
             evil = {"kv_transfer_params": forged(body["kv_transfer_params"], **changes)}
             await several.check("second", number, greedy(number) | evil)
@@ -230,7 +227,7 @@ async def test_a_ticket_that_is_not_to_be_believed_is_of_no_use(checkpoint, key,
         await until_failed(several.servers["coarse"], "layout")
         for name in ("second", "stranger", "coarse"):
             assert await several.loaded(name) == 0
-        await several.check("second", 2, await several.proxy("second").first(PATH, greedy(2)))
+        await several.check("second", 2, await several.proxy().first(PATH, greedy(2)))
         await until_told(several.servers["second"], lambda told: told.get(LOADED, 0) == WHOLE)
 
 
@@ -241,7 +238,7 @@ async def test_what_does_not_come_is_computed_or_fails_as_it_was_asked_for(check
         second=connected(key),
         strict=connected(key, "fail"),
     ) as several:
-        bodies = {number: await several.proxy("second").first(PATH, greedy(number)) for number in range(3)}
+        bodies = {number: await several.proxy().first(PATH, greedy(number)) for number in range(3)}
         await several.check("strict", 0, bodies[0])  # whose blocks have come
         await until_told(several.servers["strict"], lambda told: told.get(LOADED, 0) == WHOLE)
         await until_told(several.servers["first"], lambda told: told.get(EXPIRED) == 2)
@@ -249,7 +246,7 @@ async def test_what_does_not_come_is_computed_or_fails_as_it_was_asked_for(check
         await until_failed(several.servers["second"], "expired")
         await check_that_it_fails(several, bodies[1])
 
-        bodies = {number: await several.proxy("second").first(PATH, greedy(number)) for number in (2, 3)}
+        bodies = {number: await several.proxy().first(PATH, greedy(number)) for number in (2, 3)}
         first = several.servers["first"]
         for pid in (first.pid, *first.children().values()):
             os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,40 @@
+"""Builds the proxy's HTTP application. app/proxy/serving.py runs it; tests bring servers of their own."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from quart_trio import QuartTrio
+
+from app.cors_policy import CorsPolicy
+from app.drain import Drain
+from app.front import bare_app, guard
+from app.http_metrics import HttpMetrics
+from app.proxy.counts import ProxyCounts
+from app.proxy.forwarding import Forwarding
+from app.proxy.ops import proxy_ops_routes
+from app.proxy.routes import proxy_routes
+from app.proxy.settings import ProxySettings
+from app.proxy.upstream_client import UpstreamClient
+from app.proxy.upstreams import Upstreams
+
+
+def make_forwarding(settings: ProxySettings, client: UpstreamClient, counts: ProxyCounts) -> Forwarding:
+    return Forwarding(
+        client,
+        Upstreams("prefill", settings.prefill_addresses),
+        Upstreams("decode", settings.decode_addresses),
+        counts,
+        settings.prefill_timeout,
+        settings.prefill_min_bytes,
+    )
+
+
+def create_proxy_app(settings: ProxySettings, forwarding: Forwarding, drain: Drain) -> QuartTrio:
+    """An ASGI application for hypercorn's trio worker. `drain`: once it is begun, no more requests are taken."""
+    app = bare_app(__name__, settings.limits)
+    http = HttpMetrics()
+    app.register_blueprint(proxy_routes(forwarding, settings.limits, drain, settings.upstream_api_key))
+    app.register_blueprint(proxy_ops_routes(forwarding, http, version("trillm")))
+    guard(app, settings.api_key, CorsPolicy(), http, logs=not settings.disable_access_log)
+    return app

@@ -1,0 +1,159 @@
+"""What becomes of a request that the proxy has read: which servers are asked, in which order, until one has answered.
+
+As long as nothing has gone to the client, another server can do what one has failed to do. Which one is chosen is
+decided by app/proxy/upstreams.py, and what it is sent by app/proxy/handover.py; here it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+
+import attrs
+import msgspec
+import trio
+from attrs import frozen
+
+from app.proxy.counts import ProxyCounts, Way
+from app.proxy.handover import Handover, read_transfer
+from app.proxy.passed_headers import Headers
+from app.proxy.upstream import Upstream
+from app.proxy.upstream_client import Answer, Outgoing, UpstreamClient
+from app.proxy.upstream_error import UpstreamError
+from app.proxy.upstreams import Upstreams
+
+logger = logging.getLogger("trillm.proxy")
+
+MOST_PREFILL_BYTES = 16 * 2**20
+"""Of a prefill server's answer, which has one token and where the KV lies."""
+MOST_REFUSAL_BYTES = 2**20
+TOO_BUSY = (429, 503)
+"""Another server may have room."""
+
+
+@frozen
+class Refusal:
+    """An answer that was read whole, to be told if nobody has a better one."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+@frozen
+class Transfer:
+    """What has come of a prefill server."""
+
+    params: msgspec.Raw | None
+    """For the decode server. None: nothing was kept."""
+
+
+@frozen
+class Forwarding:
+    """Of one proxy."""
+
+    client: UpstreamClient
+    prefill: Upstreams
+    decode: Upstreams
+    counts: ProxyCounts
+    prefill_timeout: float = 60.0
+    prefill_min_bytes: int = 0
+
+    async def answer(self, handover: Handover, outgoing: Outgoing, stack: AsyncExitStack) -> Answer | Refusal:
+        """Of a request for an answer, whose body is in `handover`. What is opened is left with the stack.
+
+        Raises UpstreamError if nobody answers, and UnavailableError when all is to end."""
+        way: Way = "one_server"
+        params: msgspec.Raw | None = None
+        if handover.goes_by_two(self.prefill_min_bytes):
+            match await self._prefill(attrs.evolve(outgoing, body=handover.for_prefill())):
+                case Refusal() as refusal:
+                    self.counts.went("refused")
+                    return refusal
+                case Transfer() as transfer:
+                    way, params = "handed_over", transfer.params
+                case None:
+                    way = "recomputed"
+        self.counts.went(way)
+        first = attrs.evolve(outgoing, body=handover.for_decode(params))
+        # Who has broken off may have fetched the KV, which is given away only once.
+        again = first if params is None else attrs.evolve(outgoing, body=handover.for_decode(None))
+        return await self._decode(first, again, stack)
+
+    async def pass_on(self, outgoing: Outgoing, stack: AsyncExitStack) -> Answer | Refusal:
+        """Any other request, to a decode server. Raises as `answer`; it is sent twice only if no server can have begun
+        with it."""
+        return await self._decode(outgoing, None, stack)
+
+    async def _decode(self, first: Outgoing, again: Outgoing | None, stack: AsyncExitStack) -> Answer | Refusal:
+        """`again`: what other servers are sent when one has failed that had the request."""
+        tried: set[Upstream] = set()
+        outgoing: Outgoing | None = first
+        end: Refusal | UpstreamError | None = None
+        while outgoing is not None:
+            upstream = self.decode.choose(trio.current_time(), tried, also_resting=not isinstance(end, Refusal))
+            if upstream is None:
+                break
+            tried.add(upstream)
+            async with AsyncExitStack() as attempt:
+                try:
+                    opened = self.client.open_answer(upstream, self.decode.role, outgoing)
+                    answer = await attempt.enter_async_context(opened)
+                    if answer.status not in TOO_BUSY:
+                        upstream.is_well()
+                        await stack.enter_async_context(attempt.pop_all())
+                        return answer
+                    upstream.is_busy(trio.current_time())
+                    end = await _refusal(answer)
+                except UpstreamError as error:
+                    end = end if isinstance(end, Refusal) else error
+                    outgoing = outgoing if error.is_unsent else again
+        assert end is not None, "there is a decode server, and none was asked"
+        if isinstance(end, Refusal):
+            return end
+        raise end
+
+    async def _prefill(self, outgoing: Outgoing) -> Transfer | Refusal | None:
+        """None: no prefill server has done it, in time."""
+        began = trio.current_time()
+        tried: set[Upstream] = set()
+        while (upstream := self.prefill.choose(trio.current_time(), tried)) is not None:
+            tried.add(upstream)
+            with trio.move_on_at(began + self.prefill_timeout) as scope:
+                try:
+                    found = await self._prefill_at(upstream, outgoing)
+                except UpstreamError:
+                    continue
+                if found is not None:
+                    self.counts.prefill_seconds.observe(trio.current_time() - began)
+                    return found
+            if scope.cancelled_caught:
+                late = TimeoutError(f"a prompt was not computed within {self.prefill_timeout:g} s (--prefill-timeout)")
+                self.client.failed(upstream, self.prefill.role, "late", late)
+                return None
+        return None
+
+    async def _prefill_at(self, upstream: Upstream, outgoing: Outgoing) -> Transfer | Refusal | None:
+        """None: it does not do it. Raises UpstreamError."""
+        role = self.prefill.role
+        async with self.client.open_answer(upstream, role, outgoing) as answer:
+            if answer.status in TOO_BUSY:
+                upstream.is_busy(trio.current_time())
+                return None
+            if 400 <= answer.status < 500:
+                upstream.is_well()
+                return await _refusal(answer)
+            if answer.status != 200:
+                told = (await answer.read(MOST_REFUSAL_BYTES))[:200]
+                raise self.client.failed(upstream, role, "broken", ValueError(f"HTTP {answer.status}: {told!r}"))
+            body = await answer.read(MOST_PREFILL_BYTES)
+            try:
+                transfer = Transfer(read_transfer(body))
+            except msgspec.DecodeError as error:
+                raise self.client.failed(upstream, role, "broken", error) from error
+            upstream.is_well()
+            return transfer
+
+
+async def _refusal(answer: Answer) -> Refusal:
+    return Refusal(answer.status, answer.headers, await answer.read(MOST_REFUSAL_BYTES))

@@ -1,0 +1,85 @@
+"""A server's answer on its way to a client, and how a client is told that no more of it will come.
+
+Quart asks for the next bytes when the last ones are with the client's connection, and only then is the server asked:
+who reads slowly holds up the server's stream, and nothing piles up here.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import final
+
+from quart import Response
+from quart.wrappers.response import ResponseBody
+
+from app import sse
+from app.access_log import Access
+from app.failures import error_body_at, failure_of
+from app.messages_error import is_messages_path
+from app.proxy.forwarding import Refusal
+from app.proxy.passed_headers import Headers, passed_down
+from app.proxy.upstream_client import Answer
+from app.proxy.upstream_error import CutOffError, UpstreamError
+from app.proxy.whole_events import WholeEvents
+from protocol.errors import TrillmError, UnavailableError
+
+
+@final
+class PassedBody(ResponseBody):
+    """What Quart iterates. It owns nothing: the connection closes the answer (see app/connection.py)."""
+
+    def __init__(self, answer: Answer, access: Access) -> None:
+        self._answer = answer
+        self._access = access
+        self._events = WholeEvents() if _is_event_stream(answer.headers) else None
+        self._ended = False
+
+    async def __aenter__(self) -> PassedBody:
+        return self
+
+    async def __aexit__(self, exc_type: type, exc_value: BaseException, tb: TracebackType) -> None:
+        return None
+
+    def __aiter__(self) -> PassedBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Raises CutOffError for a broken answer that is no stream of events: its connection is to be closed."""
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            data = await self._answer.receive()
+        except (UpstreamError, UnavailableError) as error:
+            self._ended = True
+            return self._broken(error)
+        if not data:
+            self._ended = True
+            return b"" if self._events is None else self._events.rest()
+        return data if self._events is None else self._events.take(data)
+
+    def _broken(self, error: TrillmError) -> bytes:
+        self._access.failure = error.code or str(error.status)
+        if self._events is None:
+            raise CutOffError(error.message) from error
+        return self._events.broken() + failure_events(self._access.path, error, self._access.label)
+
+
+def failure_events(path: str, error: TrillmError, label: str) -> bytes:
+    """The last of a stream that has failed."""
+    told = sse.raw_event(error_body_at(path, failure_of(error, label), label))
+    return b"event: error\n" + told if is_messages_path(path) else told + sse.DONE
+
+
+def passed_response(answer: Answer | Refusal, access: Access) -> Response:
+    body = answer.body if isinstance(answer, Refusal) else PassedBody(answer, access)
+    response = Response(body, status=answer.status)
+    response.headers.clear()
+    for name, value in passed_down(answer.headers):
+        response.headers.add(name.decode("latin-1"), value.decode("latin-1"))
+    return response
+
+
+def _is_event_stream(headers: Headers) -> bool:
+    kinds = [value for name, value in headers if name.lower() == b"content-type"]
+    packed = any(name.lower() == b"content-encoding" for name, _ in headers)
+    return not packed and any(kind.lower().startswith(b"text/event-stream") for kind in kinds)
