@@ -5,6 +5,7 @@ Used by the runners and by ranks. Imports neither torch nor numpy, as the dummy 
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from typing import final
@@ -55,6 +56,8 @@ def _map(path: str, size: int) -> mmap.mmap:
         # A file that is too short would end this process when it is read; one with a name is nobody's window.
         if status.st_size != size or status.st_nlink != 0:
             raise OSError(f"{path} is no window of {size} bytes, but a file of {status.st_size}")
+        if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise OSError(f"{path} is no window: it may become shorter")
         return mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)

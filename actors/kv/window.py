@@ -5,11 +5,15 @@ In a file without a name, so that it is gone with the last process that has it, 
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from typing import final
 
 from protocol.kv import KvLayout, KvWindow
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""Its size is what it is: with a file that gets shorter, whoever has it mapped ends by a signal."""
 
 
 @final
@@ -24,9 +28,10 @@ class Window:
         self.layout = layout
         self.num_frames = num_frames
         self.frame_bytes = layout.frame_bytes
-        self.descriptor = os.memfd_create(f"trillm-kv-{engine_index}", os.MFD_CLOEXEC)
+        self.descriptor = os.memfd_create(f"trillm-kv-{engine_index}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, num_frames * self.frame_bytes)
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS)
             self._mapped = mmap.mmap(self.descriptor, num_frames * self.frame_bytes)
         except (OSError, ValueError):
             os.close(self.descriptor)

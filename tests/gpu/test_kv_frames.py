@@ -66,6 +66,25 @@ def test_another_file_in_the_window_s_place_is_not_mapped(tmp_path: Path):
         KvFrames(msgspec.structs.replace(described, path=str(named)))
 
 
+def test_the_window_s_size_cannot_be_changed_by_anybody():
+    """Whoever reads beyond the end of a file that has become shorter is ended by a signal."""
+    with Window(LAYOUT, 2) as window, KvFrames(window.described()) as frames:
+        for size in (0, 511, 513, 1 << 20):
+            with pytest.raises(PermissionError):
+                os.truncate(window.described().path, size)
+        assert not any(frames.memory)
+
+
+def test_memory_that_may_become_shorter_is_not_mapped():
+    descriptor = os.memfd_create("window", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, 512)
+        with Window(LAYOUT, 2) as window, pytest.raises(OSError, match="may become shorter"):
+            KvFrames(msgspec.structs.replace(window.described(), path=f"/proc/self/fd/{descriptor}"))
+    finally:
+        os.close(descriptor)
+
+
 def test_no_descriptor_is_kept():
     with Window(LAYOUT, 2) as window:
         before = len(os.listdir("/proc/self/fd"))
