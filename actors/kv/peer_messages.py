@@ -83,7 +83,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, tag="BATCH"):
 
     number: int
     checksums: list[int]
-    """Of each frame, CRC-32. None: the lease is over, and nothing follows any more."""
+    """Of each frame, XXH3-64. None: the lease is over, and nothing follows any more."""
 
 
 class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="CONFIRMED"):

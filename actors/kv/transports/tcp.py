@@ -1,14 +1,15 @@
 """Over the connection itself: the owner sends frames as they lie, many with one call, and the reader receives each into
-its place. With a checksum each, as the last word on whether a stream is what was sent: TCP's own is weak.
+its place. With a checksum each, as the last word on whether a stream is what was sent: TCP's own is weak. XXH3 costs a
+tenth of what CRC-32 does, which took as long as all the rest, and misses one in 2^64.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 import trio
+from xxhash import xxh3_64_intdigest
 
 from actors.kv.conversation import ANSWER_SECONDS, Conversation
 from actors.kv.lending import FetchError, Lent
@@ -17,7 +18,7 @@ from actors.kv.transports.transport import Reading
 from actors.kv.window import Window
 from actors.kv.wire import Wire
 
-BATCH_BYTES = 1 << 20
+BATCH_BYTES = 4 << 20
 BATCH_FRAMES = 64
 SLOWEST = 4 << 20
 """Bytes per second: a connection that carries less is as good as none, since computing is faster."""
@@ -56,7 +57,7 @@ async def _receive(wire: Wire, window: Window, frames: Sequence[int], checksums:
     try:
         with trio.fail_after(seconds_for(len(frames) * window.frame_bytes)):
             await wire.receive_into(views)
-        if [zlib.crc32(view) for view in views] != checksums:
+        if [xxh3_64_intdigest(view) for view in views] != checksums:
             raise FetchError("broken", "a block came with other bytes than it was sent with")
     except trio.TooSlowError:
         raise FetchError("timeout", "the other connector sends too slowly, or no more") from None
@@ -79,7 +80,7 @@ async def send_blocks(
 async def _send(wire: Wire, number: int, window: Window, frames: Sequence[int]) -> None:
     views = [window.frame(frame) for frame in frames]
     try:
-        batch = Batch(number, [zlib.crc32(view) for view in views])
+        batch = Batch(number, [xxh3_64_intdigest(view) for view in views])
         with trio.fail_after(seconds_for(len(frames) * window.frame_bytes)):
             await wire.send_before(encode(batch), views)
     except trio.TooSlowError:

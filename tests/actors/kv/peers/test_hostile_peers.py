@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-import zlib
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from xxhash import xxh3_64_intdigest
 
 from actors.kv.connecting import boot_id
 from actors.kv.greeting import GREETING_SECONDS, OwnerFacts, greet_owner, greet_reader
@@ -58,7 +58,7 @@ from tests.helpers.kv_peers import (
 FRAME = 256
 LENT = LentBlocks(1, [0, 1], 2, 30.0)
 WHOLE = b"".join(contents(number, FRAME) for number in range(2))
-CHECKSUMS = [zlib.crc32(contents(number, FRAME)) for number in range(2)]
+CHECKSUMS = [xxh3_64_intdigest(contents(number, FRAME)) for number in range(2)]
 
 
 @pytest.fixture
