@@ -120,6 +120,14 @@ class KvSaved(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_SA
     hashes: list[BlockHash | None]
 
 
+class KvUsed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_USED"):
+    """These blocks, a chain from its beginning, were of use until now, most of them without any find: none of them is
+    worth keeping without those before it."""
+
+    epoch: Epoch
+    hashes: list[BlockHash]
+
+
 class KvExport(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_EXPORT"):
     """Keep these blocks, which were saved before, for whoever brings the ticket. Answered by one KvExported."""
 
@@ -135,7 +143,7 @@ class KvReset(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_RE
     call_id: int
 
 
-KvInput = KvFind | KvLeave | KvSaved | KvExport | KvReset | KvDecline
+KvInput = KvFind | KvLeave | KvSaved | KvExport | KvReset | KvDecline | KvUsed
 
 
 # ------------------------------------------------------------------ connector -> engine

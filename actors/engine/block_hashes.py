@@ -38,6 +38,10 @@ class BlockHashes:
     def __getitem__(self, index: int) -> BlockHash:
         return self._hashes[index]
 
+    def first(self, count: int) -> list[BlockHash]:
+        """Of so many blocks, that have a hash."""
+        return self._hashes[:count]
+
     def up_to(self, token_ids: Sequence[int], num_tokens: int) -> list[BlockHash]:
         """Of every block that the first `num_tokens` of a sequence's tokens fill. Tokens once seen must not change."""
         hashes, size = self._hashes, self.block_size

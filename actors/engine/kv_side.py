@@ -19,7 +19,7 @@ from actors.engine.kv_finds import Find, KvFinds
 from actors.engine.kv_saves import MOST_PER_PLAN, KvSaves, Save
 from actors.engine.sequence import Sequence, SequenceStatus
 from protocol.ids import Epoch
-from protocol.kv import BlockHash, KvCounts, KvExported, KvFound, KvInput, KvReset, KvSaved
+from protocol.kv import BlockHash, KvCounts, KvExported, KvFound, KvInput, KvReset, KvSaved, KvUsed
 
 MOST_SHUNNED = 4096
 """Blocks that are remembered as not to be loaded."""
@@ -174,6 +174,11 @@ class KvSide:
     def note_published(self, block_hash: BlockHash) -> None:
         if self._saves is not None:
             self._saves.note(block_hash)
+
+    def note_used(self, sequence: Sequence) -> None:
+        """It is over: what it had is kept there as it is here, the last blocks being given up first."""
+        if self._saves is not None and sequence.block_hashes is not None and sequence.num_published_blocks:
+            self._outbox.append(KvUsed(self.epoch, sequence.block_hashes.first(sequence.num_published_blocks)))
 
     def take_saves(self) -> list[Save]:
         """For the plan that is being made, before it takes any block: all that somebody waits for, and some more."""

@@ -494,6 +494,7 @@ class Scheduler:
     def _let_go(self, sequence: Sequence) -> None:
         sequence.grammar = None
         if sequence.status is SequenceStatus.RUNNING:
+            self.kv.note_used(sequence)
             self._running.dismiss(sequence)
         elif sequence.status is SequenceStatus.LEAVING:
             self.kv.exports.drop(sequence)

@@ -30,6 +30,7 @@ from protocol.kv import (
     KvResetDone,
     KvRoom,
     KvSaved,
+    KvUsed,
 )
 
 MOST_GRANTED = 64
@@ -115,6 +116,8 @@ class Connector:
                 self._finds.decline(ticket)
             case KvSaved(frames=frames, hashes=hashes):
                 self._take_saved(frames, hashes)
+            case KvUsed(hashes=hashes):
+                self._touch(hashes)
             case KvExport():
                 self._export(message)
             case KvReset(call_id=call_id):
@@ -149,6 +152,12 @@ class Connector:
         for block_hash in hashes:
             if block_hash is not None:
                 self._disk.offer(block_hash)
+
+    def _touch(self, chain: Sequence[BlockHash]) -> None:
+        """The last one first, so that it is the first to be given up."""
+        for block_hash in reversed(chain):
+            self._frames.find(block_hash)
+            self._disk.touch(block_hash)
 
     def _export(self, message: KvExport) -> None:
         granted = self._leases.grant(message.hashes)

@@ -225,7 +225,7 @@ class Disk:
             return file.write(batch.writings)
 
         written = await self._in_thread(write, self._write_limiter)
-        for number, one in enumerate(batch.writings):
+        for number, one in reversed(list(enumerate(batch.writings))):
             if number < len(written.checksums):
                 index.end_write(one.slot, one.block_hash, written.checksums[number], one.stamp)
             else:
@@ -236,18 +236,25 @@ class Disk:
             raise written.error
 
     def _next_batch(self, index: DiskIndex, desk: FrameDesk) -> _Batch:
-        batch = _Batch([], [])
+        """Of a chain the last ones count as used before the first ones, and so are overwritten before."""
+        places: list[tuple[int, BlockHash]] = []
+        frames: list[int] = []
         most = max(1, min(MOST_BATCH_BLOCKS, MOST_BATCH_BYTES // self._window.frame_bytes))
-        while self._to_write and len(batch.frames) < most:
+        while self._to_write and len(frames) < most:
             block_hash, _ = self._to_write.popitem(last=False)
             if (frame := desk.begin_store(block_hash)) is None:
                 continue
             if (slot := index.begin_write(block_hash)) is None:
                 desk.end_store(frame)
                 continue
-            batch.frames.append(frame)
-            batch.writings.append(Writing(slot, block_hash, self._window.frame(frame), index.next_stamp()))
-        return batch
+            places.append((slot, block_hash))
+            frames.append(frame)
+        stamps = [index.next_stamp() for _ in places]
+        writings = [
+            Writing(slot, block_hash, self._window.frame(frame), stamp)
+            for (slot, block_hash), frame, stamp in zip(places, frames, reversed(stamps), strict=True)
+        ]
+        return _Batch(writings, frames)
 
     async def _flush(self, desk: FrameDesk) -> None:
         """Behind what a thread is still at that was abandoned."""

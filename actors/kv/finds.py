@@ -131,7 +131,7 @@ class Finds:
         find = self._finds[message.find_id] = Find.of(message, self._clock())
         self._look(find)
         self._counters.looked("memory", len(find.hashes), len(find.frames))
-        for place in find.frames:
+        for place in reversed(find.frames):  # as in memory, the last ones are to be given up first
             self._disk.touch(find.hashes[place])
 
     def leave(self, find_id: FindId) -> None:

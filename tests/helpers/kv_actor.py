@@ -41,6 +41,7 @@ from protocol.kv import (
     KvResetDone,
     KvRoom,
     KvSaved,
+    KvUsed,
 )
 from protocol.spec import KvEngine, KvFacts, KvSpec
 
@@ -295,6 +296,9 @@ class FakeEngine:
             self._house.window.frame(frame)[:] = block_bytes(block_hash)
         self._house.say(KvSaved(self.epoch, frames, list(hashes[: len(frames)])))
         return frames
+
+    def used(self, hashes: list[BlockHash]) -> None:
+        self._house.say(KvUsed(self.epoch, hashes))
 
     def give_back(self, num_frames: int) -> None:
         frames = [self.granted.pop(0) for _ in range(num_frames)]

@@ -26,6 +26,7 @@ from protocol.kv import (
     KvResetDone,
     KvRoom,
     KvSaved,
+    KvUsed,
 )
 from protocol.step import StepPlan
 from tests.helpers.scheduling import Bench
@@ -67,6 +68,7 @@ class MemoryConnector:
         self.tickets: dict[bytes, list[BlockHash]] = {}
         self.num_saved = 0
         self.declined: list[bytes] = []
+        self.used: list[list[BlockHash]] = []
 
     # ------------------------------------------------------------------ what the engine says
 
@@ -89,6 +91,9 @@ class MemoryConnector:
                 assert len(set(message.frames)) == len(message.frames) == len(message.hashes) > 0
                 for frame, block_hash in zip(message.frames, message.hashes, strict=True):
                     self._save(frame, block_hash)
+            case KvUsed():
+                assert message.hashes
+                self.used.append(message.hashes)
             case KvExport():
                 assert message.hashes
                 self.exports.append(message)

@@ -104,6 +104,7 @@ MESSAGES = {
         kv.KvExport(2, 1, [b"one"]),
         kv.KvReset(2, 6),
         kv.KvDecline(2, b"ticket"),
+        kv.KvUsed(2, [b"one", b"two"]),
     ],
     "KV_OUTPUT": [
         kv.KvRoom(2, 3, [5]),
@@ -203,6 +204,7 @@ GOLDEN = {
     "KV_INPUT.3.KvExport": "94a94b565f4558504f5254020191c4036f6e65",
     "KV_INPUT.4.KvReset": "93a84b565f52455345540206",
     "KV_INPUT.5.KvDecline": "93aa4b565f4445434c494e4502c4067469636b6574",
+    "KV_INPUT.6.KvUsed": "93a74b565f555345440292c4036f6e65c40374776f",
     "KV_OUTPUT.0.KvRoom": "94a74b565f524f4f4d02039105",
     "KV_OUTPUT.1.KvFound": "96a84b565f464f554e440203019105a26e6f",
     "KV_OUTPUT.2.KvExported": "96ab4b565f4558504f52544544020301c4067469636b657402",

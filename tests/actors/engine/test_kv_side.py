@@ -53,6 +53,13 @@ def test_every_published_block_is_saved_once(bench: KvBench):
     assert sum(len(plan.saves) for plan in bench.plans) == len(bench.disk)
 
 
+def test_what_was_used_is_told_as_a_chain_at_the_end(bench: KvBench):
+    for name in ("a", "b"):
+        bench.add(a_request(name, PROMPT))
+        bench.settle()
+    assert bench.connector.used == [list(bench.disk)] * 2
+
+
 def test_the_last_blocks_are_saved_by_a_plan_without_rows(bench: KvBench):
     bench.add(a_request("a", PROMPT, max_tokens=1))
     bench.settle()

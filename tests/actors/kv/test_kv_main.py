@@ -117,6 +117,27 @@ async def test_an_engine_has_frames_to_write_to_however_many_are_in_use(autojump
         assert_all_is_left(house, engine)
 
 
+async def test_of_a_chain_that_was_used_the_end_is_given_up_first_wherever_it_is(autojump_clock, tmp_path: Path):
+    spec = kv_spec(tmp_path, disk_bytes=40 * (LAYOUT.frame_bytes + 64))
+    async with open_kv_house(spec) as house:
+        engine = await house.start_engine()
+        chain = range(32)
+        for first in range(0, 32, 8):  # as it is computed
+            engine.save(names(*chain[first : first + 8]))
+            await trio.sleep(0.1)
+        engine.used(names(*chain))
+        for number in range(100, 132, 8):
+            engine.save(names(*range(number, number + 8)))
+            await trio.sleep(0.1)
+        frames = house.actor._tenancy._frames
+
+        assert [frames.peek(block_name(number)) is not None for number in (0, 15, 16, 31)] == [True, True, False, False]
+    async with open_kv_house(spec) as house:
+        engine = await house.start_engine()
+
+        assert await engine.num_found(*chain) == 8
+
+
 async def test_a_new_engine_finds_what_the_one_before_has_saved(autojump_clock):
     async with open_kv_house() as house:
         first = await house.start_engine()
