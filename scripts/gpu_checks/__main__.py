@@ -17,6 +17,7 @@ from cyclopts import App, Parameter
 
 from gpu.cuda_model import DeviceParts, cuda_parts
 from protocol.parallel import ParallelSpec
+from scripts.gpu_checks.block_copies import check_block_copies
 from scripts.gpu_checks.numerics import Finding, check_numerics
 from scripts.gpu_checks.random_checkpoint import write_checkpoint
 from scripts.gpu_checks.random_model import LLAMA_1B, LLAMA_8B, SMALL, TINY, Shape
@@ -36,10 +37,10 @@ app = App(
     """,
 )
 
-Part = Literal["numerics", "ranks", "tensors", "restarts", "steps"]
+Part = Literal["numerics", "copies", "ranks", "tensors", "restarts", "steps"]
 TITLE = "compared with what it should be"
 NAME_WIDTH = 42
-PARTS: tuple[Part, ...] = ("numerics", "ranks", "tensors", "restarts", "steps")
+PARTS: tuple[Part, ...] = ("numerics", "copies", "ranks", "tensors", "restarts", "steps")
 
 
 @app.default
@@ -100,6 +101,8 @@ def found(
     if "numerics" in only:
         yield from check_numerics(shape, dtype, device, parts)
         yield from check_whole_steps(shape, dtype, device, parts)
+    if "copies" in only:
+        yield from check_block_copies(shape, dtype, device)
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as name:
         model, ways, tensors = (Path(name) / part for part in ("model", "ways", "tensors"))
         for directory in (model, ways, tensors):

@@ -8,9 +8,11 @@ from functools import partial
 import pytest
 import torch
 
+from gpu import block_copies
 from gpu.varlen_attention import KvAccess
 from protocol.parallel import ParallelSpec
 from scripts.gpu_checks.__main__ import check
+from scripts.gpu_checks.block_copies import check_block_copies
 from scripts.gpu_checks.numerics import CPU, Finding
 from scripts.gpu_checks.random_checkpoint import write_checkpoint
 from scripts.gpu_checks.random_model import SMALL, TINY
@@ -35,6 +37,20 @@ def test_what_one_process_computes_is_checked_on_a_tiny_model(tmp_path, capsys):
     assert [(one["batch"], one["graphs"]) for one in found["steps"]] == [(1, True), (3, True), (1, False), (3, False)]
     assert all(one["seconds"] > 0 and one["roofline_seconds"] > 0 for one in found["steps"])
     assert "WRONG" not in capsys.readouterr().out
+
+
+def test_blocks_are_copied_to_frames_and_back(capsys):
+    assert check(device="cpu", tiny=True, only=("copies",)) == 0
+    assert capsys.readouterr().out.count("right") == 3
+
+
+def test_a_block_that_comes_back_as_another_is_found(monkeypatch):
+    def save_only(pool, saves, loads, frames):
+        block_copies.copy_blocks(pool, saves, [], frames)
+
+    monkeypatch.setattr("scripts.gpu_checks.block_copies.copy_blocks", save_only)
+    found = {one.name: one.is_right for one in check_block_copies(TINY, torch.float32, CPU)}
+    assert found == {"blocks in frames": True, "… and in other blocks": False, "… and where they were": True}
 
 
 @pytest.mark.process
