@@ -9,9 +9,11 @@ from typing import Literal
 
 import msgspec
 
+from actors.kv.transports.nixl_module import HOW_TO_INSTALL, nixl_module
 from app.shared_key import read_shared_key
 from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
+from protocol.kv import KV_TRANSPORTS
 from protocol.spec import KvSpec
 
 GIBIBYTE = 2**30
@@ -86,6 +88,12 @@ def _check_extra(extra: ExtraConfig) -> None:
         raise BadRequestError(
             f"--kv-transfer-config: allowed_peers has {len(extra.allowed_peers)} entries, and {MAX_PEERS} is the limit"
         )
+    if unknown := [name for name in extra.transports if name not in KV_TRANSPORTS]:
+        raise BadRequestError(
+            f"--kv-transfer-config: transports has {unknown[0]!r}, and there are only {', '.join(KV_TRANSPORTS)}"
+        )
+    if "nixl" in extra.transports and nixl_module() is None:
+        raise BadRequestError(f"--kv-transfer-config: transports has 'nixl'. {HOW_TO_INSTALL}")
     for peer in extra.allowed_peers:
         if PEER.fullmatch(peer) is None:
             raise BadRequestError(f"--kv-transfer-config: allowed_peers has {peer!r}, which is not host:port")

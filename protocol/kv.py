@@ -21,6 +21,8 @@ from protocol.ids import Epoch
 
 KV_VERSION = 1
 """Of frames' contents, of what connectors say to each other, and of tickets."""
+KV_TRANSPORTS = ("shm", "nixl", "tcp")
+"""How blocks come from one connector to another, the best first."""
 
 BlockHash = NewType("BlockHash", bytes)
 FindId = NewType("FindId", int)

@@ -21,12 +21,16 @@ from actors.kv.peer_messages import (
     GiveBack,
     Gone,
     LentBlocks,
+    OpenAgent,
+    OpenedAgent,
     OpenWindow,
     Question,
     SendBlocks,
     encode,
     read_question,
 )
+from actors.kv.transports.nixl import Opening
+from actors.kv.transports.nixl_agent import NixlAgent
 from actors.kv.transports.shm import hand_over
 from actors.kv.transports.tcp import seconds_for, send_blocks
 from actors.kv.window import Window
@@ -41,11 +45,12 @@ IDLE_SECONDS = 60.0
 class Loans:
     """Of one connection."""
 
-    def __init__(self, wire: Wire, spec: KvSpec, window: Window, lender: Lender) -> None:
+    def __init__(self, wire: Wire, spec: KvSpec, window: Window, lender: Lender, nixl: NixlAgent | None) -> None:
         self._wire = wire
         self._spec = spec
         self._window = window
         self._lender = lender
+        self._opening = Opening(nixl)
         self._lease_id = LeaseId("")
         self._lent: Sequence[Lent] = ()
         self._extended_at = 0.0
@@ -67,9 +72,12 @@ class Loans:
                 except trio.TooSlowError:
                     raise FetchError("timeout", "the other connector takes no answer") from None
         finally:
+            self._opening.close()
             self._leave()
 
     async def _answer(self, question: Question) -> None:
+        if not isinstance(question, Extend):
+            self._opening.close()
         match question:
             case Get():
                 await self._say(self._lend(question))
@@ -84,11 +92,13 @@ class Loans:
             case OpenWindow(number):
                 with trio.fail_after(ANSWER_SECONDS):
                     await hand_over(self._wire, number, self._window)
+            case OpenAgent(number):
+                await self._say(self._opening.open(number))
             case SendBlocks(number, num_blocks):
                 lent = self._first(num_blocks)
                 await send_blocks(self._wire, number, lent, self._window, self._is_to_be_sent)
 
-    async def _say(self, answer: LentBlocks | Gone | Confirmed) -> None:
+    async def _say(self, answer: LentBlocks | Gone | Confirmed | OpenedAgent) -> None:
         with trio.fail_after(ANSWER_SECONDS):
             await self._wire.send(encode(answer))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from actors.kv.lending import FetchError
+from actors.kv.transports.nixl_messages import Agent
 from protocol.kv import BlockHash
 
 MAX_MESSAGE_BYTES = 4 << 20
@@ -28,6 +29,12 @@ class Get(msgspec.Struct, frozen=True, array_like=True, tag="GET"):
 
 class OpenWindow(msgspec.Struct, frozen=True, array_like=True, tag="WINDOW"):
     """Answered by OpenedWindow, and with it the window's descriptor (actors/kv/transports/shm.py)."""
+
+    number: int
+
+
+class OpenAgent(msgspec.Struct, frozen=True, array_like=True, tag="AGENT"):
+    """We are about to read by NIXL. Answered by OpenedAgent (actors/kv/transports/nixl.py)."""
 
     number: int
 
@@ -54,7 +61,7 @@ class GiveBack(msgspec.Struct, frozen=True, array_like=True, tag="BACK"):
     """What was lent is not needed any more, by anybody. Without an answer."""
 
 
-Question = Get | OpenWindow | SendBlocks | Extend | Confirm | GiveBack
+Question = Get | OpenWindow | OpenAgent | SendBlocks | Extend | Confirm | GiveBack
 
 
 class LentBlocks(msgspec.Struct, frozen=True, array_like=True, tag="LENT"):
@@ -78,6 +85,14 @@ class OpenedWindow(msgspec.Struct, frozen=True, array_like=True, tag="OPENED"):
     """Why no descriptor follows."""
 
 
+class OpenedAgent(msgspec.Struct, frozen=True, array_like=True, tag="NIXL"):
+    """Whatever is asked next, but for Extend, says that the reading is over."""
+
+    number: int
+    agent: Agent | None
+    """None: there is none."""
+
+
 class Batch(msgspec.Struct, frozen=True, array_like=True, tag="BATCH"):
     """The bytes of so many frames follow."""
 
@@ -91,7 +106,7 @@ class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="CONFIRMED"):
     holds: bool
 
 
-Answer = LentBlocks | Gone | OpenedWindow | Batch | Confirmed
+Answer = LentBlocks | Gone | OpenedWindow | OpenedAgent | Batch | Confirmed
 
 _QUESTION = msgspec.msgpack.Decoder(Question)
 _ANSWER = msgspec.msgpack.Decoder(Answer)

@@ -19,6 +19,7 @@ import trio
 from actors.kv.greeting import GREETING_SECONDS, OwnerFacts, greet_reader
 from actors.kv.lending import FetchError, Lender
 from actors.kv.loans import Loans
+from actors.kv.transports.nixl_agent import NixlAgent
 from actors.kv.window import Window
 from actors.kv.wire import Wire
 from protocol.kv import KV_VERSION
@@ -36,10 +37,11 @@ logger = logging.getLogger("trillm.kv")
 class PeerService:
     """Of one connector."""
 
-    def __init__(self, spec: KvSpec, window: Window, lender: Lender) -> None:
+    def __init__(self, spec: KvSpec, window: Window, lender: Lender, nixl: NixlAgent | None = None) -> None:
         self._spec = spec
         self._window = window
         self._lender = lender
+        self._nixl = nixl
         self._refused = 0
 
     async def serve(self, listener: socket.socket) -> None:
@@ -70,7 +72,7 @@ class PeerService:
                 door.strangers -= 1
             if not patience.cancelled_caught:
                 with door.guest():
-                    await Loans(wire, self._spec, self._window, self._lender).converse()
+                    await Loans(wire, self._spec, self._window, self._lender, self._nixl).converse()
         except FetchError as error:
             logger.debug("a connection of another connector ended: %s", error)
         except Exception:

@@ -17,17 +17,14 @@ from actors.kv.lending import Fetched, FetchError, LeaseId, Lender, Peers
 from actors.kv.peer_messages import MAX_BLOCKS, Confirm, Confirmed, Extend, Get, GiveBack, Gone, LentBlocks
 from actors.kv.peer_service import PeerService
 from actors.kv.ticket import check, seconds_from_now, sign
-from actors.kv.transports.shm import SharedMemory
-from actors.kv.transports.tcp import Tcp, seconds_for
+from actors.kv.transports.choice import Transports, open_transports
+from actors.kv.transports.tcp import seconds_for
 from actors.kv.transports.transport import NotStartedError, Reading, Transport
 from actors.kv.window import Window
 from protocol.errors import StartError
 from protocol.kv import KV_VERSION, BlockHash
 from protocol.kv_ticket import KvTicket
 from protocol.spec import KvSpec
-
-TRANSPORTS = ("shm", "tcp")
-"""The best first."""
 
 SHORTEST_PERIOD = 0.1
 """Seconds between two words that we are at it, however short the other says its leases are."""
@@ -41,29 +38,24 @@ async def open_peers(
     before. Then nothing here uses the window any more. Raises StartError."""
     if not spec.key:
         raise StartError("KV connectors need a key that they share")
-    chosen = named_transports(spec.transports) if transports is None else transports
-    service = PeerService(spec, window, lender)
-    with contextlib.ExitStack() as listeners:
+    async with contextlib.AsyncExitStack() as opened:
         host, port = spec.peer_host, spec.peer_port
         ears = []
         if spec.peer_path is not None:
-            ears.append(listeners.enter_context(listen_at_path(spec.peer_path)))
+            ears.append(opened.enter_context(listen_at_path(spec.peer_path)))
         if host is not None:
-            ears.append(listeners.enter_context(listen_at_host(host, port)))
+            ears.append(opened.enter_context(listen_at_host(host, port)))
             port = ears[-1].getsockname()[1]
+        if transports is None:
+            has = await opened.enter_async_context(open_transports(spec, window))
+        else:
+            has = Transports(transports, None)
+        service = PeerService(spec, window, lender, has.nixl)
         async with trio.open_nursery() as nursery:
             for ear in ears:
                 nursery.start_soon(service.serve, ear)
-            yield OtherConnectors(spec, port, window, chosen, nursery)
+            yield OtherConnectors(spec, port, window, has.readers, nursery)
             nursery.cancel_scope.cancel()
-
-
-def named_transports(names: Sequence[str]) -> list[Transport]:
-    """In this order; without names, all there are. Raises StartError for a name that is none."""
-    known: dict[str, Transport] = {transport.name: transport for transport in (SharedMemory(), Tcp())}
-    if unknown := [name for name in names if name not in known]:
-        raise StartError(f"{unknown[0]!r} is no KV transport; there are {', '.join(TRANSPORTS)}")
-    return [known[name] for name in names or TRANSPORTS]
 
 
 @final

@@ -108,7 +108,12 @@ class Reader:
 
     def quarantine(self, frames: Sequence[int]):
         self.quarantined += frames
-        return lambda: self.quarantined.clear()
+
+        def release() -> None:
+            for frame in frames:
+                self.quarantined.remove(frame)
+
+        return release
 
     async def fetch(self, ticket: bytes, num_blocks: int) -> Fetched:
         return await self.peers.fetch(ticket, [block_hash(n) for n in range(num_blocks)], self.take, self.quarantine)
@@ -122,10 +127,11 @@ class Reader:
 
 @contextlib.asynccontextmanager
 async def open_reader(
-    num_frames: int = 64, frame_bytes: int = 256, transports=None, **changes
+    num_frames: int = 64, frame_bytes: int = 256, transports=None, transport_names=(), **changes
 ) -> AsyncIterator[Reader]:
+    named = spec(engine_id="reader", transports=list(transport_names), **changes)
     with open_window(num_frames, frame_bytes) as window:
-        async with open_peers(spec(engine_id="reader", **changes), window, FakeLender(), transports) as peers:
+        async with open_peers(named, window, FakeLender(), transports) as peers:
             yield Reader(window, peers)
 
 

@@ -14,12 +14,12 @@ import trio
 from cyclopts import Parameter
 
 from actors.kv.lending import FetchError
-from actors.kv.peers import TRANSPORTS
 from app.settings import default_cache_directory
 from protocol.errors import StartError
 from scripts.benchmark.conditions import conditions, refuse, the_checkpoint
 from scripts.benchmark.event_stream import UnexpectedAnswerError
 from scripts.benchmark.kv import copies, transports
+from scripts.benchmark.kv.lending_process import installed_transports
 from scripts.benchmark.kv.mixed_load import Load, measure_mixed, the_servers
 from scripts.benchmark.kv.offloading import measure_offloading, offloading_table
 from scripts.benchmark.kv.rates import RateRow, rate_table
@@ -54,7 +54,8 @@ def kv(
 
     Parts
     -----
-    `transports`: from one connector's frames into another's, by each transport. `copies`: between an engine's pool and
+    `transports`: from one connector's frames into another's, by each transport; NIXL's if it is installed, over what
+    UCX chooses (UCX_TLS). `copies`: between an engine's pool and
     a connector's frames. `offloading`: the first token of a prompt that is nowhere, in the pool, in the connector's
     memory, on the disk. `mixed`: streams, and prompts that arrive meanwhile, with `--prefill-engines 1
     --decode-engines 1`, with `-dp 2` and with one engine, in turn.
@@ -96,7 +97,7 @@ def kv(
     try:
         if "transports" in parts:
             rows = trio.run(_transports, [size << 10 for size in frame_kib], sizes, tries)
-            _show_rates("from connector to connector", rows, transports.ratios(TRANSPORTS), record)
+            _show_rates("from connector to connector", rows, transports.ratios(installed_transports()), record)
         if "copies" in parts:
             rows = copies.measure_copies(the_checkpoint(model).directory, sizes, tries)
             _show_rates("between pool and connector", rows, copies.RATIOS, record)
@@ -113,7 +114,7 @@ def kv(
 
 
 async def _transports(frame_bytes: list[int], sizes: list[int], tries: int) -> list[RateRow]:
-    return [row async for row in transports.measure_transports(frame_bytes, sizes, TRANSPORTS, tries)]
+    return [row async for row in transports.measure_transports(frame_bytes, sizes, installed_transports(), tries)]
 
 
 def _show_rates(title: str, rows: list[RateRow], ratios: list[tuple[str, str]], record: dict[str, Any]) -> None:

@@ -14,9 +14,10 @@ import trio
 from actors.kv.frames import Frames
 from actors.kv.leases import Leases
 from actors.kv.peers import open_peers
+from actors.kv.transports.nixl_module import nixl_module
 from actors.kv.window import Window
 from protocol.ids import EngineIndex, Epoch
-from protocol.kv import BlockHash, KvLayout
+from protocol.kv import KV_TRANSPORTS, BlockHash, KvLayout
 from protocol.spec import KvSpec
 from scripts.benchmark.kv.child import say
 
@@ -44,8 +45,29 @@ def layout(frame_bytes: int) -> KvLayout:
     return KvLayout(b"scripts/bench kv".ljust(32, b"."), 16, [frame_bytes])
 
 
-def kv_spec(engine_id: str, key: bytes, window_bytes: int, path: str | None = None, host: str | None = None) -> KvSpec:
-    return KvSpec(EngineIndex(0), Epoch(1), "", engine_id, key, window_bytes, peer_path=path, peer_host=host)
+def installed_transports() -> list[str]:
+    return [name for name in KV_TRANSPORTS if name != "nixl" or nixl_module() is not None]
+
+
+def kv_spec(
+    engine_id: str,
+    key: bytes,
+    window_bytes: int,
+    transports: list[str],
+    path: str | None = None,
+    host: str | None = None,
+) -> KvSpec:
+    return KvSpec(
+        EngineIndex(0),
+        Epoch(1),
+        "",
+        engine_id,
+        key,
+        window_bytes,
+        peer_path=path,
+        peer_host=host,
+        transports=transports,
+    )
 
 
 def block_hash(number: int) -> BlockHash:
@@ -73,7 +95,8 @@ async def lend(job: Job) -> None:
             window.frame(frame)[:] = stamp(number) + b"\x55" * (window.frame_bytes - 8)
             frames.save(frame, block_hash(number))
         leases = Leases(frames, LEASE_SECONDS, time.monotonic, most_frames=job.num_frames + 1)
-        spec = kv_spec("lender", job.key, job.num_frames * window.frame_bytes, job.path, "127.0.0.1")
+        size = job.num_frames * window.frame_bytes
+        spec = kv_spec("lender", job.key, size, installed_transports(), job.path, "127.0.0.1")
         async with open_peers(spec, window, leases) as peers:
             tickets = []
             for count in job.loans:

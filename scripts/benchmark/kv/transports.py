@@ -19,7 +19,7 @@ import numpy as np
 
 from actors.kv.frames import Frames
 from actors.kv.leases import Leases
-from actors.kv.peers import OtherConnectors, named_transports, open_peers
+from actors.kv.peers import OtherConnectors, open_peers
 from actors.kv.window import Window
 from scripts.benchmark.kv import lending_process, plain_socket
 from scripts.benchmark.kv.child import open_child
@@ -159,7 +159,7 @@ def _open_lender(amounts: Sequence[Amount], num_transports: int, tries: int) -> 
 async def _open_fetcher(transport: str, memory: _Memory, key: bytes) -> AsyncIterator[OtherConnectors]:
     """A connector that knows this transport alone, and lends nothing."""
     window = memory.window
-    spec = kv_spec(f"reader by {transport}", key, window.num_frames * window.frame_bytes)
+    spec = kv_spec(f"reader by {transport}", key, window.num_frames * window.frame_bytes, [transport])
     lends_nothing = Leases(Frames(1), 1.0, time.monotonic, most_frames=1)
-    async with open_peers(spec, window, lends_nothing, named_transports([transport])) as peers:
+    async with open_peers(spec, window, lends_nothing) as peers:
         yield peers

@@ -108,7 +108,7 @@ def no_descriptor_left(*_):
 
 
 async def test_a_name_that_is_no_transport_stops_the_start(owner_window):
-    with pytest.raises(StartError, match="'rdma' is no KV transport; there are shm, tcp"):
+    with pytest.raises(StartError, match="'rdma' is no KV transport; there are shm, nixl, tcp"):
         async with open_peers(spec(transports=["rdma"]), owner_window, FakeLender()):
             pass
 
