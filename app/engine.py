@@ -82,7 +82,8 @@ class Generation(Protocol):
         ...
 
     def engine(self, index: int) -> EngineIndex:
-        """Which engine this prompt's latest output came from; the first one before there is any."""
+        """Which engine the output of this prompt came from that was received last; the first one before there is
+        any."""
         ...
 
     async def receive(self) -> list[tuple[int, RequestOutput]]:

@@ -1,4 +1,5 @@
-"""Where one call's outputs wait for its reader: merged, so that a reader who stays away costs one delta per prompt.
+"""Where one call's outputs wait for its reader: merged, so that a reader who stays away costs one delta per prompt, or
+two where one engine has gone on with what another one began.
 
 Used by app/engine_client.py, which puts in what comes from the output handler.
 """
@@ -38,7 +39,8 @@ def merge(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
 
 @final
 class ActorGeneration:
-    """The mailbox of one call of `generate`: at most one merged delta per prompt waits in it."""
+    """The mailbox of one call of `generate`. What waits of a prompt is merged, but for what the engine said that had it
+    before: each engine's tokens count as its own, however late they are read."""
 
     def __init__(self, request_ids: list[RequestId]) -> None:
         self.unfinished = dict(zip(request_ids, count(), strict=False))
@@ -47,6 +49,10 @@ class ActorGeneration:
         self._num_tokens = [0] * len(request_ids)
         self._engines = [FIRST_ENGINE] * len(request_ids)
         self._pending: dict[int, RequestOutput] = {}
+        self._before: dict[int, tuple[EngineIndex, RequestOutput]] = {}
+        """What is to be read before that, of other engines."""
+        self._read_before: dict[int, EngineIndex] = {}
+        """Which ones these were, where that has just been read."""
         self._failure: TrillmError | None = None
         self._news = trio.Event()
 
@@ -55,7 +61,7 @@ class ActorGeneration:
         return not self.unfinished and not self._pending
 
     def engine(self, index: int) -> EngineIndex:
-        return self._engines[index]
+        return self._read_before.get(index, self._engines[index])
 
     def put(self, output: RequestOutput, engine: EngineIndex) -> None:
         index = self.unfinished[output.request_id]
@@ -63,9 +69,11 @@ class ActorGeneration:
             self.fail(EngineDeadError("A part of this answer was lost on its way"))
             return
         self._num_tokens[index] += len(output.token_ids)
+        earlier = self._pending.get(index)
+        if earlier is not None and engine != self._engines[index] and index not in self._before:
+            self._before[index], earlier = (self._engines[index], earlier), None
         self._engines[index] = engine
         self.has_begun = self.has_begun or bool(output.token_ids) or output.finish_reason is not None
-        earlier = self._pending.get(index)
         self._pending[index] = merge(earlier, output) if earlier else output
         if output.finish_reason is not None:
             del self.unfinished[output.request_id]
@@ -82,6 +90,11 @@ class ActorGeneration:
                 raise self._failure
             self._news = trio.Event()
             await self._news.wait()
+        self._read_before = {}
+        if self._before:
+            before, self._before = self._before, {}
+            self._read_before = {index: engine for index, (engine, _) in before.items()}
+            return sorted((index, output) for index, (_, output) in before.items())
         taken = sorted(self._pending.items())
         self._pending = {}
         return taken

@@ -174,13 +174,19 @@ async def test_what_is_kept_for_another_server_stays_in_one_engine(checkpoint, a
         assert divided.requests(DECODE) == []
 
 
-async def test_a_slow_reader_is_told_what_the_first_engine_found_in_its_cache(checkpoint, autojump_clock):
-    """What the second one found is what the first one computed."""
+async def test_a_slow_reader_is_told_of_each_engine_what_it_did(checkpoint, autojump_clock):
+    """What the second one found in its cache is what the first one computed."""
     async with open_divided(checkpoint, dummy_step_seconds=STEP) as divided:
-        async with divided.client.generate([a_prompt(1)]) as generation:
+        async with divided.client.generate([a_prompt(1), a_prompt(2)]) as generation:
             await divided.until(lambda: divided.client.num_requests == 0)
-            ((_, output),) = await generation.receive()
-        assert (output.num_cached_tokens, len(output.token_ids)) == (0, 12)
+            told = []
+            for engine in (PREFILL, DECODE):
+                outputs = await generation.receive()
+                assert [generation.engine(index) for index, _ in outputs] == [engine, engine]
+                told += [(index, output.num_cached_tokens, len(output.token_ids)) for index, output in outputs]
+            assert generation.finished
+        assert [(index, tokens) for index, _, tokens in told] == [(0, 1), (1, 1), (0, 11), (1, 11)]
+        assert [cached for _, cached, _ in told[:2]] == [0, 0]
 
 
 async def test_prompts_weigh_in_the_engine_that_computes_them_and_answers_where_they_go_on(checkpoint, autojump_clock):
