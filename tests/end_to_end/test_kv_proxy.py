@@ -111,6 +111,13 @@ async def answer(
     return told
 
 
+def kill(server: Server) -> None:
+    """With its actors, as if its host were gone."""
+    if server.process.poll() is None:
+        for pid in (server.pid, *server.children().values()):
+            os.kill(pid, signal.SIGKILL)
+
+
 async def until_failed(server: Server, kind: str, times: int = 1) -> None:
     name = f'trillm:kv_failures_total{{engine="0",kind="{kind}"}}'
     await until_told(server, lambda told: told.get(name, 0) >= times)
@@ -159,6 +166,60 @@ async def test_what_two_servers_say_behind_a_proxy_is_what_one_says(checkpoint, 
         assert {model["id"] for model in (await front.get("/v1/models")).json()["data"]}
 
 
+async def test_what_a_killed_server_did_behind_a_proxy_another_one_does(checkpoint, key):
+    """Unless something of its answer was told already: then the stream says that no more will come."""
+    slow = ("--dummy-step-seconds", "0.03")
+    stream = greedy(1) | {"max_tokens": 200, "stream": True, "stream_options": {"include_usage": True}}
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(open_server(checkpoint, *connected(key)))
+        others = [await stack.enter_async_context(open_server(checkpoint, *connected(key), *slow)) for _ in range(2)]
+        proxy = await stack.enter_async_context(open_proxy([first], others))
+        front = await stack.enter_async_context(proxy.client())
+        expected = await answer(front, PATH, greedy(0))
+
+        async def that_decodes(*but: Server) -> Server:
+            while True:
+                told = await metrics(front)
+                for server in others:
+                    busy = f'trillm:proxy_requests_in_flight{{role="decode",server="{server.url}"}}'
+                    if server not in but and told[busy]:
+                        return server
+
+        told, again = Told(), Told()
+        async with front.stream("POST", PATH, json=stream) as reply, trio.open_nursery() as nursery:
+            chunks = reply.aiter_bytes()
+            told.feed(await anext(chunks))
+            streaming = await that_decodes()
+
+            async def ask() -> None:
+                again.take_whole((await front.post(PATH, json=greedy(0))).json())
+
+            nursery.start_soon(ask)
+            kill(await that_decodes(streaming))  # which has said nothing yet
+            async for data in chunks:
+                told.feed(data)
+        assert told.complaint() is None
+        assert again.comparable() == expected.comparable()
+
+        kill(first)
+        assert (await answer(front, PATH, greedy(0))).comparable() == expected.comparable()
+        ways = [(await metrics(front))[f'trillm:proxy_answers_total{{way="{way}"}}'] for way in WAYS]
+        assert ways == [3, 1]
+
+        told = Told()
+        async with front.stream("POST", PATH, json=stream) as reply:
+            async for data in reply.aiter_bytes():
+                told.feed(data)
+                kill(streaming)
+        assert told.error is not None
+        assert "has broken off" in told.error
+        reply = await front.post(PATH, json=greedy(2))
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "upstream_unreachable")
+        assert (await front.get("/health")).status_code == 503
+        assert not any("Traceback" in line for line in proxy.log), proxy.log
+
+
+WAYS = ("handed_over", "recomputed")
 PATH = "/v1/completions"
 
 
@@ -247,9 +308,7 @@ async def test_what_does_not_come_is_computed_or_fails_as_it_was_asked_for(check
         await check_that_it_fails(several, bodies[1])
 
         bodies = {number: await several.proxy().first(PATH, greedy(number)) for number in (2, 3)}
-        first = several.servers["first"]
-        for pid in (first.pid, *first.children().values()):
-            os.kill(pid, signal.SIGKILL)
+        kill(several.servers["first"])
         await several.check("second", 2, bodies[2])
         await until_failed(several.servers["second"], "unreachable")
         await check_that_it_fails(several, bodies[3])
