@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol, assert_never, final
+from typing import assert_never, final
 
 from actors.kv.counters import Counters
-from actors.kv.finds import Blocks, Finds
+from actors.kv.finds import Finds
 from actors.kv.frames import Frames, FrameState
 from actors.kv.leases import Leases
 from actors.kv.lending import LeaseId
+from actors.kv.sources import Blocks
 from protocol.ids import Epoch
 from protocol.kv import (
     BlockHash,
@@ -39,12 +40,6 @@ MOST_GRANTED = 64
 logger = logging.getLogger("trillm.kv")
 
 
-class Disk(Blocks, Protocol):
-    """actors.kv.disk."""
-
-    def reset(self, done: Callable[[], None]) -> None: ...
-
-
 GiveTicket = Callable[[LeaseId, int], bytes]
 """For a lease with so many blocks: actors.kv.lending.Peers.ticket."""
 
@@ -64,7 +59,7 @@ class Connector:
         frames: Frames,
         leases: Leases,
         finds: Finds,
-        disk: Disk,
+        disk: Blocks,
         counters: Counters,
         give_ticket: GiveTicket,
         say: Callable[[KvOutput], None],

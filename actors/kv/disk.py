@@ -1,32 +1,27 @@
 """The blocks on the disk, for one window: read into frames when they are wanted, written behind when they are saved.
 The event loop never waits for a disk; worker threads do, and a hung one costs what it holds and nothing else. Used by
 actors/kv/tenancy.
-
-What is to be written waits as a name only: a block that is given up by memory before its turn is not written. So the
-queue takes no memory, and saving never waits for it.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import final
 
 import trio
 
-from actors.kv.disk_desk import BlockFile, FrameDesk, InThread, OpenFile, in_thread
-from actors.kv.disk_file import HASH_BYTES, RECORD_BYTES, DirectoryTakenError, DiskFile, Writing, Written
+from actors.kv.disk_desk import BlockFile, InThread, OpenFile, ReadDesk, in_thread
+from actors.kv.disk_file import HASH_BYTES, RECORD_BYTES, DirectoryTakenError, DiskFile
 from actors.kv.disk_index import DiskIndex
 from actors.kv.disk_reader import DiskReader
+from actors.kv.disk_writer import DiskWriter
+from actors.kv.frames import Frames
 from actors.kv.window import Window
 from protocol.kv import BlockHash
 
-MOST_BATCH_BLOCKS = 64
-MOST_BATCH_BYTES = 32 * 2**20
-"""Of a batch of writes, whose frames are pinned as long as it takes."""
 NOTE_SECONDS = 5.0
 """How long it may take until it is written down that blocks were used."""
 REST_SECONDS = 30.0
@@ -40,11 +35,6 @@ FLUSH_SECONDS = 2.0
 logger = logging.getLogger("trillm.kv")
 
 
-class _Batch(NamedTuple):
-    writings: list[Writing]
-    frames: list[int]
-
-
 @final
 class Disk:
     """Of one window. `run` does the work; everything else returns at once."""
@@ -54,6 +44,7 @@ class Disk:
         directory: Path,
         most_bytes: int,
         window: Window,
+        frames: Frames,
         open_file: OpenFile = DiskFile,
         in_thread: InThread = in_thread,
     ) -> None:
@@ -68,7 +59,6 @@ class Disk:
         self._opened: list[BlockFile] = []
         """By threads, some of which may have been abandoned."""
         self._is_over = False
-        self._to_write: OrderedDict[BlockHash, None] = OrderedDict()
         self._reader = DiskReader(directory, window, in_thread)
         self._news = trio.Event()
         self._resets: list[Callable[[], None]] = []
@@ -78,6 +68,7 @@ class Disk:
         self._is_failing = False
         """Writing does."""
         self._write_limiter = trio.CapacityLimiter(1)
+        self._writer = DiskWriter(window, frames, most_bytes, in_thread, self._write_limiter)
         self._num_failed_writes = 0
 
     @property
@@ -108,9 +99,7 @@ class Disk:
     def offer(self, block_hash: BlockHash) -> None:
         """It is in memory, and should outlive that."""
         if len(block_hash) == HASH_BYTES and self._num_slots:
-            self._to_write[block_hash] = None
-            if len(self._to_write) > self._window.num_frames:
-                self._to_write.popitem(last=False)
+            self._writer.offer(block_hash)
             self._wake()
 
     def touch(self, block_hash: BlockHash) -> None:
@@ -119,7 +108,7 @@ class Disk:
 
     def reset(self, done: Callable[[], None]) -> None:
         """Nothing is found any more from now on, and nothing is there any more once `done` is called."""
-        self._to_write.clear()
+        self._writer.forget()
         self._use(self._file, DiskIndex(self._num_slots))
         self._must_reset = True
         if self._is_resting:
@@ -129,7 +118,7 @@ class Disk:
 
     # ------------------------------------------------------------------ the work
 
-    async def run(self, desk: FrameDesk) -> None:
+    async def run(self, desk: ReadDesk) -> None:
         """Until cancelled; then it takes a moment for what was still to be written."""
         if not self._num_slots:
             logger.warning(
@@ -140,15 +129,15 @@ class Disk:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._reader.run, desk)
-                await self._keep_writing(desk)
+                await self._keep_writing()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + FLUSH_SECONDS):
-                await self._flush(desk)
+                await self._flush()
             self._is_over = True
             for file in self._opened:
                 file.close()
 
-    async def _keep_writing(self, desk: FrameDesk) -> None:
+    async def _keep_writing(self) -> None:
         while True:
             try:
                 if self._file is None:
@@ -156,7 +145,7 @@ class Disk:
                 elif self._must_reset:
                     await self._remove_all(self._file)
                 else:
-                    await self._write_some(self._file, desk)
+                    await self._writer.write_some(self._file, self._index)
                 if self._is_failing:
                     self._is_failing = False
                     logger.info("%s can be used again", self._directory)
@@ -165,7 +154,7 @@ class Disk:
                 self._write_failed(error)
                 await self._rest(error)
                 continue
-            if not (self._to_write or self._must_reset):
+            if not (self._writer.is_due or self._must_reset):
                 with trio.move_on_after(NOTE_SECONDS):
                     await self._wait_for_news()
 
@@ -205,68 +194,17 @@ class Disk:
         for done in resets:
             done()
 
-    async def _write_some(self, file: BlockFile, desk: FrameDesk) -> None:
-        """The next batch. Raises OSError."""
-        index = self._index
-        changed, lost = index.take_changes()
-        before = index.end
-        batch = self._next_batch(index, desk)
-        if not (batch.writings or changed or lost):
-            return
-        room = None if index.end == before else index.end
-
-        def write() -> Written:
-            try:
-                file.note(changed, lost)
-                if room is not None:
-                    file.make_room(room, self._most_bytes)
-            except OSError as error:
-                return Written([], error)
-            return file.write(batch.writings)
-
-        written = await self._in_thread(write, self._write_limiter)
-        for number, one in reversed(list(enumerate(batch.writings))):
-            if number < len(written.checksums):
-                index.end_write(one.slot, one.block_hash, written.checksums[number], one.stamp)
-            else:
-                index.fail_write(one.slot)
-        for frame in batch.frames:
-            desk.end_store(frame)
-        if written.error is not None:
-            raise written.error
-
-    def _next_batch(self, index: DiskIndex, desk: FrameDesk) -> _Batch:
-        """Of a chain the last ones count as used before the first ones, and so are overwritten before."""
-        places: list[tuple[int, BlockHash]] = []
-        frames: list[int] = []
-        most = max(1, min(MOST_BATCH_BLOCKS, MOST_BATCH_BYTES // self._window.frame_bytes))
-        while self._to_write and len(frames) < most:
-            block_hash, _ = self._to_write.popitem(last=False)
-            if (frame := desk.begin_store(block_hash)) is None:
-                continue
-            if (slot := index.begin_write(block_hash)) is None:
-                desk.end_store(frame)
-                continue
-            places.append((slot, block_hash))
-            frames.append(frame)
-        stamps = [index.next_stamp() for _ in places]
-        writings = [
-            Writing(slot, block_hash, self._window.frame(frame), stamp)
-            for (slot, block_hash), frame, stamp in zip(places, frames, reversed(stamps), strict=True)
-        ]
-        return _Batch(writings, frames)
-
-    async def _flush(self, desk: FrameDesk) -> None:
+    async def _flush(self) -> None:
         """Behind what a thread is still at that was abandoned."""
         try:
             await self._in_thread(lambda: None, self._write_limiter)
-            if self._file is None and (self._to_write or self._must_reset):
+            if self._file is None and (self._writer.is_due or self._must_reset):
                 self._close()
                 await self._open()
             if self._file is not None and self._must_reset:
                 await self._remove_all(self._file)
-            while self._file is not None and (self._to_write or self._index.has_changes):
-                await self._write_some(self._file, desk)
+            while self._file is not None and (self._writer.is_due or self._index.has_changes):
+                await self._writer.write_some(self._file, self._index)
         except OSError as error:
             self._write_failed(error)
 

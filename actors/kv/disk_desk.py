@@ -1,4 +1,4 @@
-"""What the disk's parts (actors/kv/disk, actors/kv/disk_reader) need: a file, frames, and threads for what blocks."""
+"""What actors/kv/disk, disk_reader and disk_writer need: a file, frames, and threads for what blocks."""
 
 from __future__ import annotations
 
@@ -27,19 +27,14 @@ class BlockFile(Protocol):
     def close(self) -> None: ...
 
 
-class FrameDesk(Protocol):
-    """Who gives frames to the disk: actors.kv.finds."""
+class ReadDesk(Protocol):
+    """Who gives frames to be read into: actors.kv.finds."""
 
     def begin_read(self, block_hash: BlockHash) -> int | None:
         """A frame to read it into. None: it is not wanted any more, or there is no room."""
 
     def end_read(self, block_hash: BlockHash, frame: int | None, *, is_there: bool) -> None:
         """For each `begin_read` that gave a frame, and without one for what the disk does not have."""
-
-    def begin_store(self, block_hash: BlockHash) -> int | None:
-        """The frame that has it, pinned. None: it is not there any more."""
-
-    def end_store(self, frame: int) -> None: ...
 
 
 OpenFile = Callable[[Path, KvLayout], BlockFile]

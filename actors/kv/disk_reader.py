@@ -10,7 +10,7 @@ from typing import final
 
 import trio
 
-from actors.kv.disk_desk import BlockFile, FrameDesk, InThread
+from actors.kv.disk_desk import BlockFile, InThread, ReadDesk
 from actors.kv.disk_index import DiskIndex
 from actors.kv.window import Window
 from protocol.kv import BlockHash
@@ -68,7 +68,7 @@ class DiskReader:
     def _hangs(self) -> bool:
         return any(trio.current_time() > since + HANGING_SECONDS for since in self._reading_since.values())
 
-    async def run(self, desk: FrameDesk) -> None:
+    async def run(self, desk: ReadDesk) -> None:
         """Until cancelled."""
         with trio.move_on_after(OPENING_SECONDS):
             await self._opened.wait()
@@ -77,7 +77,7 @@ class DiskReader:
             for _ in range(NUM_READERS):
                 nursery.start_soon(self._keep_reading, desk)
 
-    async def _keep_reading(self, desk: FrameDesk) -> None:
+    async def _keep_reading(self, desk: ReadDesk) -> None:
         async for block_hash in self._wanted:
             index, file = self._index, self._file
             record = None if file is None else index.begin_read(block_hash)

@@ -10,95 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, final
-
-from attrs import define, field
+from typing import final
 
 from actors.kv.counters import Counters
-from actors.kv.frames import Frames, FrameState, Pin
+from actors.kv.find import Find
+from actors.kv.frames import Frames, Pin
 from actors.kv.lending import Fetched, FetchError
+from actors.kv.sources import Blocks, Fetches
 from protocol.kv import BlockHash, FindId, KvFind
-
-SHARE_OF_TIME = 0.9
-"""Of that which the engine waits: an answer is to be there before."""
-
-
-class Blocks(Protocol):
-    """The disk, for which nobody here waits: actors.kv.disk."""
-
-    @property
-    def is_used(self) -> bool: ...
-    def has(self, block_hash: BlockHash) -> bool: ...
-    def want(self, block_hash: BlockHash) -> None: ...
-    def offer(self, block_hash: BlockHash) -> None: ...
-    def touch(self, block_hash: BlockHash) -> None: ...
-
-
-class Fetches(Protocol):
-    """What the peers are asked for: actors.kv.tenancy. Nothing here waits."""
-
-    def begin(self, find_id: FindId, ticket: bytes, hashes: Sequence[BlockHash]) -> None:
-        """Ends with `end_fetch` or `fail_fetch`, if it is not stopped before."""
-
-    def stop(self, find_id: FindId) -> None:
-        """Nothing comes of it any more, and its frames are given back."""
-
-    def decline(self, ticket: bytes) -> None:
-        """Nobody here needs what it promises."""
-
 
 Answer = Callable[[FindId, list[int], str | None], None]
 """Says which frames have the first blocks, and why a ticket gave fewer than it promised."""
 
 
-@define(eq=False)
-class Find:
-    """One KvFind, until it is left."""
-
-    find_id: FindId
-    hashes: list[BlockHash]
-    ticket: bytes
-    ends_at: float
-    places: dict[BlockHash, int]
-    """Of each block, where in `hashes` it is."""
-    frames: dict[int, int] = field(factory=dict)
-    """Of the blocks that are here, by their places: pinned for it."""
-    waiting: set[BlockHash] = field(factory=set)
-    """Blocks that are on their way."""
-    in_vain: set[BlockHash] = field(factory=set)
-    """Blocks that the disk could not give."""
-    has_asked_peer: bool = False
-    has_asked_disk: bool = False
-    fetching: list[BlockHash] = field(factory=list)
-    """What its peer is asked for just now."""
-    is_answered: bool = False
-    error: str | None = None
-
-    @classmethod
-    def of(cls, message: KvFind, now: float) -> Find:
-        places = {block_hash: place for place, block_hash in enumerate(message.hashes)}
-        return cls(message.find_id, message.hashes, message.ticket, now + message.seconds * SHARE_OF_TIME, places)
-
-    @property
-    def may_ask_peer(self) -> bool:
-        return bool(self.ticket) and not self.has_asked_peer
-
-    @property
-    def has_ticket(self) -> bool:
-        """That is of use to it yet: fetching gives it back once it is done."""
-        return not self.is_answered and (self.may_ask_peer or bool(self.fetching))
-
-    def chain(self) -> list[int]:
-        """The frames of its first blocks, up to one that is not here."""
-        chain: list[int] = []
-        while (frame := self.frames.get(len(chain))) is not None:
-            chain.append(frame)
-        return chain
-
-
 @final
 class Finds:
-    """Of one window, whichever engine it is for. Fulfils actors.kv.disk_desk.FrameDesk."""
+    """Of one window, whichever engine it is for. Fulfils actors.kv.disk_desk.ReadDesk, actors.kv.fetching.FetchDesk."""
 
     def __init__(
         self,
@@ -140,10 +67,12 @@ class Finds:
             has_ticket = find.has_ticket
             self._leave(find)
             if has_ticket:
-                self._give_back(find.ticket)
+                self.decline(find.ticket)
 
     def decline(self, ticket: bytes) -> None:
-        self._give_back(ticket)
+        """Who had it needs it no more; unless others have the same, as several answers to a prompt do."""
+        if not any(find.has_ticket and find.ticket == ticket for find in self._finds.values()):
+            self._fetches.decline(ticket)
 
     def leave_all(self) -> None:
         """Their engine is gone."""
@@ -238,7 +167,7 @@ class Finds:
         is_whole = len(chain) == len(find.hashes)
         error = None if is_whole else find.error
         if had_ticket:
-            self._give_back(find.ticket)
+            self.decline(find.ticket)
         beyond = [frame for place, frame in sorted(find.frames.items()) if place >= len(chain)]
         self._frames.unpin(beyond, Pin.USE)
         find.frames = dict(enumerate(chain))
@@ -251,11 +180,6 @@ class Finds:
         self._stop_waiting(find)
         self._frames.unpin([frame for _, frame in sorted(find.frames.items())], Pin.USE)
 
-    def _give_back(self, ticket: bytes) -> None:
-        """One that a find had is over with it, unless others have the same, as several answers to a prompt do."""
-        if not any(find.has_ticket and find.ticket == ticket for find in self._finds.values()):
-            self._fetches.decline(ticket)
-
     def _stop_waiting(self, find: Find) -> None:
         waiting, find.waiting = find.waiting, set()
         for block_hash in waiting:
@@ -265,23 +189,17 @@ class Finds:
             self._fetches.stop(find.find_id)
             self._fetch_is_over(fetching)
 
-    # ------------------------------------------------------------------ fetching from others
-
-    def take_for_fetch(self, most: int) -> list[int]:
-        return self._frames.take_for_import(most)
+    # ------------------------------------------------------------------ FetchDesk
 
     def end_fetch(self, find_id: FindId, frames: Sequence[int], fetched: Fetched, *, lacked_room: bool) -> None:
-        """The first of what was asked for is in the first of these frames, whole and confirmed. The others are given
-        back."""
+        """The first of what was asked for is in these importing frames, whole and confirmed."""
         self._counters.fetched(fetched)
         find = self._finds[find_id]
         hashes, find.fetching = find.fetching, []
         if lacked_room:
             find.error = f"there was room for only {fetched.num_blocks} blocks of the ticket"
-        arrived = list(zip(hashes, frames[: fetched.num_blocks], strict=False))
-        self.drop_fetched(frames[len(arrived) :])
         # All are pinned before anybody looks for more, which may need room.
-        held = [self._frames.imported(frame, block_hash) for block_hash, frame in arrived]
+        held = [self._frames.imported(frame, block_hash) for block_hash, frame in zip(hashes, frames, strict=False)]
         for frame in held:
             self._frames.pin(frame, Pin.USE)
         for block_hash, frame in zip(hashes, held, strict=False):
@@ -291,40 +209,21 @@ class Finds:
         self._go_on(find)
         self._frames.unpin(held, Pin.USE)
 
-    def fail_fetch(self, find_id: FindId, frames: Sequence[int], error: FetchError) -> None:
+    def fail_fetch(self, find_id: FindId, error: FetchError) -> None:
         """Nothing of it is to be believed."""
         self._counters.failures[error.kind] += 1
-        self.drop_fetched(frames)
         find = self._finds[find_id]
         hashes, find.fetching = find.fetching, []
         find.error = str(error)
         self._fetch_is_over(hashes)
         self._go_on(find)
 
-    def drop_fetched(self, frames: Iterable[int]) -> None:
-        """But those in quarantine, which `quarantine`'s answer releases."""
-        for frame in frames:
-            if self._frames.state(frame) is FrameState.IMPORTING:
-                self._frames.drop(frame)
-
-    def quarantine(self, frames: Sequence[int]) -> Callable[[], None]:
-        """A transport may write to them until it calls what this gives."""
-        kept = [frame for frame in frames if self._frames.state(frame) is FrameState.IMPORTING]
-        for frame in kept:
-            self._frames.quarantine(frame)
-
-        def release() -> None:
-            while kept:
-                self._frames.release(kept.pop())
-
-        return release
-
     def _fetch_is_over(self, hashes: Iterable[BlockHash]) -> None:
         """These have not come by it."""
         for block_hash in hashes:
             self._came(block_hash, None)
 
-    # ------------------------------------------------------------------ FrameDesk
+    # ------------------------------------------------------------------ ReadDesk
 
     def begin_read(self, block_hash: BlockHash) -> int | None:
         if not self._coming.get(block_hash):
@@ -347,15 +246,6 @@ class Finds:
         else:
             self._counters.looked("disk", 0, 1)
             self._came(block_hash, self._frames.imported(frame, block_hash))
-
-    def begin_store(self, block_hash: BlockHash) -> int | None:
-        frame = self._frames.peek(block_hash)
-        if frame is not None:
-            self._frames.pin(frame, Pin.USE)
-        return frame
-
-    def end_store(self, frame: int) -> None:
-        self._frames.unpin([frame], Pin.USE)
 
     def _is_in_vain(self, block_hash: BlockHash) -> None:
         for find_id in self._coming.get(block_hash, ()):

@@ -10,7 +10,7 @@ from protocol.kv import BlockHash
 
 @final
 class NoDisk:
-    """Fulfils actors.kv.connector.Disk."""
+    """Fulfils actors.kv.sources.Blocks."""
 
     is_used = False
 

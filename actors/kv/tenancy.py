@@ -11,29 +11,27 @@ from pathlib import Path
 from typing import Protocol, final
 
 import trio
-from attrs import define, field
 
 from actors.kv.connector import Connector, num_granted_of
 from actors.kv.counters import Counters
 from actors.kv.disk import Disk
 from actors.kv.disk_desk import InThread, OpenFile, in_thread
 from actors.kv.disk_file import DiskFile
+from actors.kv.fetching import Fetching
 from actors.kv.finds import Finds
 from actors.kv.frames import Frames
 from actors.kv.leases import Leases
-from actors.kv.lending import Fetched, FetchError, LeaseId, OpenPeers, Peers
+from actors.kv.lending import LeaseId, OpenPeers, Peers
 from actors.kv.no_disk import NoDisk
 from actors.kv.window import Window
 from protocol.errors import StartError
 from protocol.ids import Epoch
-from protocol.kv import BlockHash, FindId, KvCounts, KvInput, KvLayout, KvOutput
+from protocol.kv import FindId, KvCounts, KvInput, KvLayout, KvOutput
 from protocol.links import Outbox
 from protocol.spec import KvSpec
 
 LEAST_FRAMES = 64
 COUNT_SECONDS = 1.0
-MOST_DECLINING = 16
-"""Tickets that are given back at once."""
 
 logger = logging.getLogger("trillm.kv")
 
@@ -58,20 +56,9 @@ def make_window(spec: KvSpec, layout: KvLayout) -> Window:
         ) from error
 
 
-@define(eq=False)
-class _Fetch:
-    find_id: FindId
-    ticket: bytes
-    hashes: Sequence[BlockHash]
-    scope: trio.CancelScope = field(factory=trio.CancelScope)
-    frames: list[int] = field(factory=list)
-    lacked_room: bool = False
-    is_stopped: bool = False
-
-
 @final
 class Tenancy:
-    """Fulfils actors.kv.finds.Fetches."""
+    """Of one window."""
 
     def __init__(
         self,
@@ -97,17 +84,16 @@ class Tenancy:
         self._disk = (
             None
             if spec.disk_path is None
-            else Disk(Path(spec.disk_path), spec.disk_bytes, window, open_file, in_thread)
+            else Disk(Path(spec.disk_path), spec.disk_bytes, window, self._frames, open_file, in_thread)
         )
         disk = self._disk or NoDisk()
-        self._finds = Finds(self._frames, disk, self, counters, self._answer, trio.current_time)
+        self._fetching = Fetching(self._frames)
+        self._finds = Finds(self._frames, disk, self._fetching, counters, self._answer, trio.current_time)
         self._connector = Connector(
             spec.epoch, self._frames, self.leases, self._finds, disk, counters, self._give_ticket, self._say
         )
         self._engine: Epoch | None = None
         self._outbox: ClosableOutbox | None = None
-        self._fetches: dict[FindId, _Fetch] = {}
-        self._num_declining = 0
         self._nursery: trio.Nursery | None = None
         self._news = trio.Event()
         self._is_over = trio.Event()
@@ -119,6 +105,7 @@ class Tenancy:
                 self._open_peers(self._spec, self.window, self.leases) as self._peers,
                 trio.open_nursery() as self._nursery,
             ):
+                await self._nursery.start(self._fetching.run, self._peers, self._finds)
                 if self._disk is not None:
                     self._nursery.start_soon(self._disk.run, self._finds)
                 self._nursery.start_soon(self._keep_time)
@@ -158,6 +145,10 @@ class Tenancy:
 
     def _answer(self, find_id: FindId, frames: list[int], error: str | None) -> None:
         self._connector.answer(find_id, frames, error)
+
+    def _give_ticket(self, lease_id: LeaseId, num_blocks: int) -> bytes:
+        assert self._peers is not None, "it has begun"
+        return self._peers.ticket(lease_id, num_blocks, self._spec.lease_seconds)
 
     def _say(self, message: KvOutput) -> None:
         if self._outbox is not None:
@@ -203,65 +194,3 @@ class Tenancy:
             leases_granted=counters.leases_granted + self.leases.num_granted,
             leases_expired=counters.leases_expired + self.leases.num_expired,
         )
-
-    # ------------------------------------------------------------------ Fetches
-
-    def begin(self, find_id: FindId, ticket: bytes, hashes: Sequence[BlockHash]) -> None:
-        assert self._nursery is not None, "it has begun"
-        fetch = self._fetches[find_id] = _Fetch(find_id, ticket, hashes)
-        self._nursery.start_soon(self._fetch, fetch)
-
-    def stop(self, find_id: FindId) -> None:
-        fetch = self._fetches.pop(find_id)
-        fetch.is_stopped = True
-        fetch.scope.cancel()
-
-    def decline(self, ticket: bytes) -> None:
-        """Unless many are under way: a lease ends by itself, too."""
-        if self._num_declining < MOST_DECLINING:
-            assert self._nursery is not None, "it has begun"
-            self._num_declining += 1
-            self._nursery.start_soon(self._decline, ticket)
-
-    async def _decline(self, ticket: bytes) -> None:
-        """Fetching nothing gives the lease back."""
-        assert self._peers is not None, "it has begun"
-        try:
-            await self._peers.fetch(ticket, [], lambda _: [], self._finds.quarantine)
-        except FetchError as error:
-            logger.debug("a ticket that is of no use could not be given back: %s", error)
-        except Exception:
-            logger.exception("a ticket could not be given back by our mistake")
-        finally:
-            self._num_declining -= 1
-
-    def _give_ticket(self, lease_id: LeaseId, num_blocks: int) -> bytes:
-        assert self._peers is not None, "it has begun"
-        return self._peers.ticket(lease_id, num_blocks, self._spec.lease_seconds)
-
-    async def _fetch(self, fetch: _Fetch) -> None:
-        assert self._peers is not None, "it has begun"
-
-        def take(most: int) -> list[int]:
-            taken = self._finds.take_for_fetch(most)
-            fetch.frames += taken
-            fetch.lacked_room |= len(taken) < most
-            return taken
-
-        ended: Fetched | FetchError | None = None
-        with fetch.scope:
-            try:
-                ended = await self._peers.fetch(fetch.ticket, fetch.hashes, take, self._finds.quarantine)
-            except FetchError as error:
-                ended = error
-            except Exception as error:
-                logger.exception("blocks could not be fetched by our mistake")
-                ended = FetchError("broken", f"{type(error).__name__}: {error}")
-        if fetch.is_stopped or ended is None:
-            self._finds.drop_fetched(fetch.frames)
-            return
-        del self._fetches[fetch.find_id]
-        if isinstance(ended, FetchError):
-            self._finds.fail_fetch(fetch.find_id, fetch.frames, ended)
-        else:
-            self._finds.end_fetch(fetch.find_id, fetch.frames, ended, lacked_room=fetch.lacked_room)

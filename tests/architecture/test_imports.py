@@ -18,7 +18,9 @@ PURE = {
         *("kv_exports", "kv_finds", "kv_saves", "kv_side"),
         *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "step_counts", "waiting"),
     },
-    "actors.kv": {"connector", "counters", "disk_index", "finds", "frames", "leases", "lending", "window"},
+    "actors.kv": {
+        *("connector", "counters", "disk_index", "find", "finds", "frames", "leases", "lending", "sources", "window"),
+    },
     "actors.output": {
         *("decoding_rule", "detokenizer", "logprobs", "processor", "request_state"),
         *("stopping", "vocabulary", "windowed_detokenizer"),
