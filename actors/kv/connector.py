@@ -155,6 +155,7 @@ class Connector:
             self._disk.touch(block_hash)
 
     def _export(self, message: KvExport) -> None:
+        self._touch(message.hashes)
         granted = self._leases.grant(message.hashes)
         ticket, num_blocks = b"", 0
         if granted is not None:

@@ -14,9 +14,10 @@ from typing import final
 import trio
 
 from actors.kv.disk_desk import BlockFile, InThread, OpenFile, ReadDesk, in_thread
-from actors.kv.disk_file import HASH_BYTES, RECORD_BYTES, DirectoryTakenError, DiskFile
+from actors.kv.disk_file import DirectoryTakenError, DiskFile
 from actors.kv.disk_index import DiskIndex
 from actors.kv.disk_reader import DiskReader
+from actors.kv.disk_records import HASH_BYTES, RECORD_BYTES
 from actors.kv.disk_writer import DiskWriter
 from actors.kv.frames import Frames
 from actors.kv.window import Window

@@ -12,25 +12,19 @@ import fcntl
 import os
 import struct
 import threading
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, final
 
 from actors.kv.disk_index import SlotRecord
+from actors.kv.disk_records import ERASED, RECORD_BYTES, checksum, packed, sound_records
 from protocol.kv import KV_VERSION, BlockHash, KvLayout
 
 BLOCKS, INDEX, LOCK = "blocks", "index", "lock"
 HEADER = struct.Struct("<8sIQ32s")
 """Magic, version, bytes of a block, the layout's digest."""
 MAGIC = b"trillmKV"
-RECORD = struct.Struct("<32sQQI")
-"""Hash, the slot itself, stamp, checksum of hash and block."""
-RECORD_CRC = struct.Struct("<I")
-RECORD_BYTES = 64
-ERASED = bytes(RECORD_BYTES)
-HASH_BYTES = 32
 
 
 class DirectoryTakenError(OSError):
@@ -209,26 +203,6 @@ class DiskFile:
     def _close_all(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.pop())
-
-
-def checksum(block_hash: BlockHash, block: memoryview) -> int:
-    """Of its name too, so that no other block's bytes pass."""
-    return zlib.crc32(block, zlib.crc32(block_hash))
-
-
-def packed(record: SlotRecord) -> bytes:
-    body = RECORD.pack(record.block_hash, record.slot, record.stamp, record.checksum)
-    return (body + RECORD_CRC.pack(zlib.crc32(body))).ljust(RECORD_BYTES, b"\0")
-
-
-def sound_records(data: memoryview, num_slots: int) -> Iterator[SlotRecord]:
-    """Those of an index file that were written by us, whole, and of which the block may be there."""
-    for slot in range(min(num_slots, len(data) // RECORD_BYTES)):
-        start = slot * RECORD_BYTES
-        block_hash, its_slot, stamp, crc = RECORD.unpack_from(data, start)
-        (own,) = RECORD_CRC.unpack_from(data, start + RECORD.size)
-        if its_slot == slot and stamp and own == zlib.crc32(data[start : start + RECORD.size]):
-            yield SlotRecord(slot, BlockHash(block_hash), crc, stamp)
 
 
 def is_layout_name(name: str) -> bool:

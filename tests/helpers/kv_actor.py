@@ -148,6 +148,8 @@ class FakePeers:
         self.asked: list[list[BlockHash]] = []
         self.declined: list[bytes] = []
         """Tickets that were fetched nothing with, which gives their leases back."""
+        self.takes_back = trio.Event()
+        self.takes_back.set()
         self.num_fetching = 0
         self.writes_late = False
         """Cancelled, it still writes until `settle` is called."""
@@ -178,6 +180,7 @@ class FakePeers:
     ) -> Fetched:
         if not hashes:
             self.declined.append(ticket)
+            await self.takes_back.wait()
             return Fetched(0, 0, "", 0.1)
         self.asked.append(list(hashes))
         self.num_fetching += 1

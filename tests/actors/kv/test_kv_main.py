@@ -13,6 +13,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from actors.kv.disk_file import BLOCKS
+from actors.kv.fetching import MOST_AT_ONCE
 from actors.kv.lending import FetchError
 from protocol.errors import StartError
 from protocol.ids import Epoch
@@ -117,7 +118,10 @@ async def test_an_engine_has_frames_to_write_to_however_many_are_in_use(autojump
         assert_all_is_left(house, engine)
 
 
-async def test_of_a_chain_that_was_used_the_end_is_given_up_first_wherever_it_is(autojump_clock, tmp_path: Path):
+@pytest.mark.parametrize("exports", [False, True])
+async def test_of_a_chain_that_was_used_the_end_is_given_up_first_wherever_it_is(
+    autojump_clock, tmp_path: Path, exports: bool
+):
     spec = kv_spec(tmp_path, disk_bytes=40 * (LAYOUT.frame_bytes + 64))
     async with open_kv_house(spec) as house:
         engine = await house.start_engine()
@@ -125,7 +129,12 @@ async def test_of_a_chain_that_was_used_the_end_is_given_up_first_wherever_it_is
         for first in range(0, 32, 8):  # as it is computed
             engine.save(names(*chain[first : first + 8]))
             await trio.sleep(0.1)
-        engine.used(names(*chain))
+        if exports:
+            engine.export(1, names(*chain))
+            await wait_all_tasks_blocked()
+            house.peers.lender.give_back(house.peers.tickets[engine.exported[1].ticket])
+        else:
+            engine.used(names(*chain))
         for number in range(100, 132, 8):
             engine.save(names(*range(number, number + 8)))
             await trio.sleep(0.1)
@@ -320,6 +329,21 @@ async def test_a_ticket_is_given_back_at_once_when_nobody_waits_for_its_blocks_a
 
         assert house.peers.declined == ([b"t", b"u"] if moment == "while another fetches the same" else [b"t"])
         assert_all_is_left(house, engine)
+
+
+async def test_many_tickets_are_given_back_a_few_at_once(autojump_clock):
+    async with open_kv_house() as house:
+        engine = await house.start_engine()
+        house.peers.takes_back = trio.Event()
+        tickets = [b"%d" % number for number in range(MOST_AT_ONCE + 9)]
+        for ticket in tickets:
+            engine.decline(ticket)
+        await wait_all_tasks_blocked()
+        assert len(house.peers.declined) == MOST_AT_ONCE
+        house.peers.takes_back.set()
+        await wait_all_tasks_blocked()
+
+        assert sorted(house.peers.declined) == sorted(tickets)
 
 
 async def test_a_ticket_is_not_given_back_while_another_find_has_the_same_nor_when_the_engine_dies(autojump_clock):

@@ -128,8 +128,6 @@ async def test_what_was_on_the_disk_is_found_after_a_kill(tmp_path: Path):
             await first.until_on_disk(3)
             first.process.kill()
         async with open_connector(links, tmp_path, epoch=2, disk=disk) as second:
-            await second.until_on_disk(3)
-
             assert await second.find(1, 2, 3, 4) == [block_bytes(one) for one in names(1, 2, 3)]
 
 

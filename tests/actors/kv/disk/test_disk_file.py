@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.kv.disk_file import BLOCKS, INDEX, RECORD_BYTES, DirectoryTakenError, DiskFile, Writing
+from actors.kv.disk_file import BLOCKS, INDEX, DirectoryTakenError, DiskFile, Writing
 from actors.kv.disk_index import SlotRecord
+from actors.kv.disk_records import RECORD_BYTES
 from protocol.kv import KvLayout
 from tests.actors.kv.disk.test_disk_index import name
 from tests.helpers.full_disk import small_disk
