@@ -7,6 +7,7 @@ import json
 import pytest
 
 from actors.connectors import spec_of
+from app import kv_config
 from app.kv_config import GIBIBYTE
 from app.settings import Settings
 from protocol.errors import BadRequestError
@@ -52,6 +53,18 @@ def test_servers_that_take_over_from_each_other_share_a_key_and_listen(tmp_path)
     assert (template.peer_host, template.peer_port) == ("10.0.0.1", 14579)
     assert (template.allowed_peers, template.lease_seconds) == (["10.0.0.2:14579", "[fe80::1]:1"], 60)
     assert spec_of(template, EngineIndex(1), 2).peer_port == 14580
+
+
+def test_transports_are_those_there_are_and_are_installed(monkeypatch) -> None:
+    def refused(*names: str) -> str:
+        extra = {"kv_connector_extra_config": {"transports": names}}
+        with pytest.raises(BadRequestError) as caught:
+            Settings(kv_transfer_config=json.dumps(extra))
+        return caught.value.message
+
+    assert "transports has 'rdma', and there are only shm, nixl, tcp" in refused("tcp", "rdma")
+    monkeypatch.setattr(kv_config, "nixl_module", lambda: None)
+    assert "NIXL is not installed: pip install 'trillm[nixl]'" in refused("nixl")
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,8 @@ async def _line(process: trio.Process) -> bytes:
 
 async def _own(directory: Path, num_frames: int, frame_bytes: int) -> None:
     with open_window(num_frames, frame_bytes) as window:
-        async with open_owner(window, lend(window, range(num_frames)), directory) as ticket:
+        transports = os.environ.get("TRANSPORTS", "").split()
+        async with open_owner(window, lend(window, range(num_frames)), directory, transports=transports) as ticket:
             print(ticket.hex(), flush=True)
             await trio.sleep_forever()
 

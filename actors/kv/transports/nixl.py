@@ -44,10 +44,10 @@ class Nixl:
         """Owners that could not be read from, and until when they are left alone."""
 
     async def read(self, conversation: Conversation, reading: Reading) -> None:
-        owner_id = conversation.facts.engine_id
-        if self._rests.get(owner_id, 0.0) > trio.current_time():
+        owner_id, now = conversation.facts.engine_id, trio.current_time()
+        self._rests = {owner: until for owner, until in self._rests.items() if until > now}
+        if owner_id in self._rests:
             raise NotStartedError("the other connector could not be read from by NIXL a moment ago")
-        self._rests.pop(owner_id, None)
         owner = await self._open(conversation)
         try:
             with trio.fail_after(SHARE_OF_TIME * seconds_for(reading.num_bytes)):

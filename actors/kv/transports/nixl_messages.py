@@ -1,4 +1,4 @@
-"""What a connector and its NIXL process say to each other (actors/kv/transports/nixl_agent.py, nixl_process.py), each
+"""What a connector and its NIXL process say to each other (actors/kv/transports/nixl_life.py, nixl_process.py), each
 message with its length in front, as actors/kv/wire.py has them."""
 
 from __future__ import annotations

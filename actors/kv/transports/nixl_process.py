@@ -1,5 +1,5 @@
 """The process in which NIXL runs, beside a connector: it maps the connector's window, reads from others' windows what
-it is told to, and lets others read. Started by actors/kv/transports/nixl_agent.py.
+it is told to, and lets others read. Started by actors/kv/transports/nixl_life.py.
 
 A process of its own, because NIXL has no way to stop a read but to end whoever reads, since UCX ends a process where it
 sees no other way out, and since what strangers send to UCX's port is to reach as little as possible. It has one thread,
@@ -70,7 +70,7 @@ class NixlProcess:
         except Exception as error:
             raise BrokenNixlError(f"NIXL cannot register {len(window)} bytes of memory: {_text(error)}") from error
         self._owners: dict[bytes, str] = {}
-        """Names, by their metadata; the last used come last."""
+        """Their names, by their metadata; the last used come last."""
         self._transfers: dict[int, tuple[Any, str]] = {}
         """By the numbers of reads: what NIXL has of them, and from whom."""
         self._is_read = False
