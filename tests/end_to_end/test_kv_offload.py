@@ -64,7 +64,31 @@ async def open_offloading(checkpoint: Path, *flags: str) -> AsyncIterator[Server
         yield server
 
 
-async def test_what_the_pool_has_evicted_is_found_until_it_is_to_be_forgotten(checkpoint):
+async def check_that_one_that_is_stopped_is_waited_for_once(server: Server, http: httpx.AsyncClient) -> None:
+    """And not for long."""
+    first = await found(http)
+    await evict(http)
+    stopped = server.children()["kv-0"]
+    os.kill(stopped, signal.SIGSTOP)
+    began = trio.current_time()
+    with trio.fail_after(STOPPED_SECONDS):
+        told = await found(http)
+    assert (told.choices, told.num_cached) == (first.choices, 0)
+    assert trio.current_time() - began > 1, "it has waited"
+    with trio.fail_after(1):  # nobody waits for it a second time
+        await evict(http)
+        assert (await found(http)).choices == first.choices
+    os.kill(stopped, signal.SIGCONT)
+    with trio.fail_after(10):
+        while (told := await found(http)).num_cached == 0:
+            await evict(http)
+    assert told.choices == first.choices
+    await until_told(server, is_at_rest)
+    assert server.children()["kv-0"] == stopped
+    assert not any("Traceback" in line for line in server.log), server.log
+
+
+async def test_what_the_pool_has_evicted_is_found_until_it_is_to_be_forgotten_or_nobody_answers(checkpoint):
     async with open_offloading(checkpoint) as server, server.client() as http:
         first = await found(http)
         assert first.num_cached == 0
@@ -90,66 +114,69 @@ async def test_what_the_pool_has_evicted_is_found_until_it_is_to_be_forgotten(ch
         forgotten = await found(http)
         assert (forgotten.choices, forgotten.num_cached) == (first.choices, 0)
         assert (await http.get("/ready")).json()["actors"][1]["name"] == "kv-0"
+        await check_that_one_that_is_stopped_is_waited_for_once(server, http)
 
 
-async def test_an_engine_that_is_killed_has_a_successor_which_finds_what_it_had_computed(checkpoint):
+async def ask_many(server: Server, first: int = 0) -> None:
+    async with server.client() as http:
+        for number in range(first, first + 5):
+            while (await http.post("/v1/completions", json=prompt(number))).status_code == 503:
+                await trio.sleep(0.05)  # no engine is there just now
+
+
+async def held(server: Server) -> dict[str, int]:
+    """Descriptors of each process, once nothing runs."""
+    await until_told(server, is_at_rest)
+    counts = {name: descriptors(pid) for name, pid in server.children().items()}
+    return counts | {"server": descriptors(server.pid)}
+
+
+async def check_held(server: Server, baseline: dict[str, int]) -> None:
+    """Nothing is left of requests and of those who died."""
+    await ask_many(server)
+    with trio.move_on_after(10):
+        while (counts := await held(server)) != baseline:
+            await trio.sleep(0.1)
+    assert counts == baseline
+    assert mapped_windows(server.children()["engine-0"]) == 1
+    assert mapped_windows(server.children()["kv-0"]) == 1
+
+
+async def test_whoever_is_killed_takes_no_answer_and_no_block_with_it_and_leaves_nothing(checkpoint):
     async with open_server(checkpoint, *SMALL, *SLOW) as plain, streams(plain, BODIES) as expected:
         pass
+    before = shared_memory()
     async with open_offloading(checkpoint, *SLOW) as server, server.client() as http:
         first = await found(http)
-        async with streams(server, BODIES) as texts:
+        await ask_many(server)
+        assert shared_memory() == before
+        baseline = await held(server)
+
+        async with trio.open_nursery() as nursery, streams(server, BODIES) as texts:
+            for number in range(0, 50, 5):
+                nursery.start_soon(ask_many, server, number)
             await server.kill("engine-0")
             await server.until_ready()
             again = await found(http)
             assert (again.choices, again.num_cached) == (first.choices, WHOLE)
         assert texts == expected
-        await until_told(server, is_at_rest)
-        assert not any("Traceback" in line for line in server.log), server.log
+        await check_held(server, baseline)
 
-
-async def test_a_connector_that_is_killed_takes_no_answer_with_it_and_its_successor_is_given_what_the_pool_has(
-    checkpoint,
-):
-    async with open_offloading(checkpoint, *SLOW) as server, server.client() as http:
-        async with streams(server, BODIES) as expected:
-            pass
-        first = await found(http)
-        async with streams(server, BODIES) as texts:
+        async with trio.open_nursery() as nursery, streams(server, BODIES) as texts:
+            for number in range(0, 50, 5):
+                nursery.start_soon(ask_many, server, number)
             for times in (1, 2):
                 await server.kill("kv-0")
                 await until_restarted(server, "kv-0", times)
         assert texts == expected
-        assert (await actors(http))["engine-0"]["restarts"] == 0
+        assert (await actors(http))["engine-0"]["restarts"] == 1
         again = await found(http)
         assert again.choices == first.choices
-        await evict(http)
+        await evict(http, 60)
         again = await found(http)
         assert (again.choices, again.num_cached) == (first.choices, WHOLE)
-        await until_told(server, is_at_rest)
-        assert not any("Traceback" in line for line in server.log), server.log
-
-
-async def test_a_connector_that_is_stopped_is_waited_for_once_and_not_for_long(checkpoint):
-    async with open_offloading(checkpoint) as server, server.client() as http:
-        first = await found(http)
-        await evict(http)
-        stopped = server.children()["kv-0"]
-        os.kill(stopped, signal.SIGSTOP)
-        began = trio.current_time()
-        with trio.fail_after(STOPPED_SECONDS):
-            told = await found(http)
-        assert (told.choices, told.num_cached) == (first.choices, 0)
-        assert trio.current_time() - began > 1, "it has waited"
-        with trio.fail_after(1):  # nobody waits for it a second time
-            await evict(http)
-            assert (await found(http)).choices == first.choices
-        os.kill(stopped, signal.SIGCONT)
-        with trio.fail_after(10):
-            while (told := await found(http)).num_cached == 0:
-                await evict(http)
-        assert told.choices == first.choices
-        await until_told(server, is_at_rest)
-        assert server.children()["kv-0"] == stopped
+        await check_held(server, baseline)
+        assert shared_memory() == before
         assert not any("Traceback" in line for line in server.log), server.log
 
 
@@ -183,41 +210,6 @@ async def test_with_a_directory_it_is_found_after_deaths_and_restarts_until_it_i
     async with open_offloading(checkpoint, *flags) as server, server.client() as http:
         again = await found(http)
         assert (again.choices, again.num_cached) == (first.choices, 0)
-
-
-async def test_nothing_is_left_of_requests_and_of_those_who_died(checkpoint):
-    before = shared_memory()
-    async with open_offloading(checkpoint) as server:
-
-        async def ask_many(first: int) -> None:
-            async with server.client() as http:
-                for number in range(first, first + 5):
-                    while (await http.post("/v1/completions", json=prompt(number))).status_code == 503:
-                        await trio.sleep(0.05)  # no engine is there just now
-
-        async def count() -> dict[str, int]:
-            await until_told(server, is_at_rest)
-            counts = {name: descriptors(pid) for name, pid in server.children().items()}
-            return counts | {"server": descriptors(server.pid)}
-
-        await ask_many(0)
-        assert shared_memory() == before
-        baseline = await count()
-        for victim in ("engine-0", "kv-0"):
-            async with trio.open_nursery() as nursery:
-                for first in range(0, 50, 5):
-                    nursery.start_soon(ask_many, first)
-                await server.kill(victim)
-                await until_restarted(server, victim)
-            await ask_many(0)
-            with trio.move_on_after(10):
-                while (counts := await count()) != baseline:
-                    await trio.sleep(0.1)
-            assert counts == baseline
-            assert mapped_windows(server.children()["engine-0"]) == 1
-            assert mapped_windows(server.children()["kv-0"]) == 1
-        assert shared_memory() == before
-        assert not any("Traceback" in line for line in server.log), server.log
 
 
 TINY = ("--block-size", "4")

@@ -44,6 +44,7 @@ LENGTH = 150
 WHOLE = 144
 """Of these, those in full blocks."""
 BLOCK_BYTES = 128
+TRANSFERS = 'trillm:kv_transfers_total{engine="1",transport="shm"}'
 
 
 def long_prompt(number: int) -> list[int]:
@@ -122,13 +123,14 @@ async def test_answers_are_those_of_one_engine_and_each_does_its_part(checkpoint
 
         def is_all_told(now: dict[str, float]) -> bool:
             counts.update(now)
-            return is_at_rest(now, 2) and now['trillm:kv_leases_granted_total{engine="0"}'] == goes_on
+            has_loaded = now.get('vllm:external_prefix_cache_hits_total{engine="1"}', 0) > 0.8 * goes_on * WHOLE
+            has_granted = now.get('trillm:kv_leases_granted_total{engine="0"}') == goes_on
+            return is_at_rest(now, 2) and has_loaded and has_granted and now.get(TRANSFERS, 0) > 0
 
         await until_told(server, is_all_told)
         assert await each(server, "vllm:prompt_tokens_total") == [LENGTH * choices, 0]
         assert await each(server, "vllm:generation_tokens_total") == [choices, tokens - choices]
-        assert counts['vllm:external_prefix_cache_hits_total{engine="1"}'] > 0.8 * goes_on * WHOLE
-        assert 0 < counts['trillm:kv_transfers_total{engine="1",transport="shm"}'] <= goes_on
+        assert counts[TRANSFERS] <= goes_on
         fetched = counts['trillm:kv_found_blocks_total{engine="1",tier="peer"}']
         assert counts['trillm:kv_transfer_bytes_total{engine="1",transport="shm"}'] == fetched * BLOCK_BYTES
         assert counts['trillm:kv_leases_expired_total{engine="0"}'] == 0
@@ -155,30 +157,27 @@ async def embeddings(server: Server) -> list[Any]:
 KILLED = [("engine-0",), ("engine-1",), ("kv-0",), ("kv-1",), ("engine-0", "kv-1"), ("engine-1", "kv-0")]
 
 
-async def test_whoever_is_killed_at_whatever_moment_the_answers_are_the_same(checkpoint, expected):
+async def check_killed(server: Server, expected: list[dict[str, Any]]) -> None:
+    """At whatever moment."""
     chance = random.Random(5)
-    before = shared_memory()
-    async with open_divided(checkpoint, *SLOW, *transfer(lease_seconds=2)) as server:
-        vectors = await embeddings(server)
-        for victims in KILLED:
-            found: list[list[Any]] = []
+    vectors = await embeddings(server)
+    for victims in KILLED:
+        found: list[list[Any]] = []
 
-            async def embed(found: list[list[Any]] = found) -> None:
-                found.append(await embeddings(server))
+        async def embed(found: list[list[Any]] = found) -> None:
+            found.append(await embeddings(server))
 
-            async with answers(server, BODIES) as told, trio.open_nursery() as nursery:
-                nursery.start_soon(embed)
-                old = server.children()
-                for victim in victims:
-                    await trio.sleep(chance.uniform(0, 0.4))
-                    os.kill(old[victim], signal.SIGKILL)
-            assert comparable(told) == expected, victims
-            assert found == [vectors], victims
+        async with answers(server, BODIES) as told, trio.open_nursery() as nursery:
+            nursery.start_soon(embed)
+            old = server.children()
             for victim in victims:
-                await until_back(server, victim, old[victim])
-        await until_told(server, partial(is_at_rest, num_engines=2))
-        assert shared_memory() == before
-        assert is_sound(server), server.log
+                await trio.sleep(chance.uniform(0, 0.4))
+                os.kill(old[victim], signal.SIGKILL)
+        assert comparable(told) == expected, victims
+        assert found == [vectors], victims
+        for victim in victims:
+            await until_back(server, victim, old[victim])
+    await until_told(server, partial(is_at_rest, num_engines=2))
 
 
 async def check_stopped(checkpoint: Path, expected: list[dict[str, Any]], *victims: str) -> None:
@@ -214,13 +213,6 @@ async def check_stopped_for_a_moment(checkpoint: Path, expected: list[dict[str, 
         assert is_sound(server), server.log
 
 
-async def test_who_is_stopped_is_waited_for_but_not_for_ever(checkpoint, expected):
-    async with trio.open_nursery() as nursery:  # two wait ten seconds until somebody is taken for dead
-        nursery.start_soon(check_stopped, checkpoint, expected, "engine-0", "kv-1")
-        nursery.start_soon(check_stopped, checkpoint, expected, "engine-1", "kv-0")
-        nursery.start_soon(check_stopped_for_a_moment, checkpoint, expected)
-
-
 async def leave(server: Server, number: int, seconds: float) -> None:
     """Ask for a long stream, and close the connection after that time."""
     body = json.dumps({"prompt": long_prompt(number % 40), "max_tokens": 200, "stream": True})
@@ -233,29 +225,45 @@ async def leave(server: Server, number: int, seconds: float) -> None:
                 pass
 
 
-async def test_who_leaves_at_whatever_moment_leaves_nothing(checkpoint):
+async def check_left(server: Server) -> None:
+    """By clients, at whatever moment: nothing is left."""
     chance = random.Random(7)
+
+    async def all_leave(numbers: range, least_granted: int) -> None:
+        """And their leases end."""
+        async with trio.open_nursery() as nursery:
+            for number in numbers:
+                nursery.start_soon(leave, server, number, chance.uniform(0, 0.4))
+                await trio.sleep(0.01)
+        granted = 'trillm:kv_leases_granted_total{engine="0"}'
+        await until_told(server, lambda told: is_at_rest(told, 2) and told[granted] > least_granted)
+
+    def counts() -> dict[str, int]:
+        """Of open descriptors, but for connections that connectors keep for the next time."""
+        found = {name: descriptors(pid) for name, pid in server.children().items()}
+        return {name: number - MAX_KEPT * name.startswith("kv") for name, number in found.items()}
+
+    await all_leave(range(20), 3)
+    baseline = {name: descriptors(pid) for name, pid in server.children().items()}
+    await all_leave(range(20, 100), 20)
+    with trio.move_on_after(5):
+        while any(number > baseline[name] for name, number in counts().items()):
+            await trio.sleep(0.02)
+    assert not [name for name, number in counts().items() if number > baseline[name]], (baseline, counts())
+
+
+async def check_left_and_killed(checkpoint: Path, expected: list[dict[str, Any]]) -> None:
     async with open_divided(checkpoint, *SLOW, *transfer(lease_seconds=1)) as server:
-
-        async def all_leave(numbers: range, least_granted: int) -> None:
-            """And their leases end."""
-            async with trio.open_nursery() as nursery:
-                for number in numbers:
-                    nursery.start_soon(leave, server, number, chance.uniform(0, 0.4))
-                    await trio.sleep(0.01)
-            granted = 'trillm:kv_leases_granted_total{engine="0"}'
-            await until_told(server, lambda told: is_at_rest(told, 2) and told[granted] > least_granted)
-
-        def counts() -> dict[str, int]:
-            """Of open descriptors, but for connections that connectors keep for the next time."""
-            found = {name: descriptors(pid) for name, pid in server.children().items()}
-            return {name: number - MAX_KEPT * name.startswith("kv") for name, number in found.items()}
-
-        await all_leave(range(20), 3)
-        baseline = {name: descriptors(pid) for name, pid in server.children().items()}
-        await all_leave(range(20, 100), 20)
-        with trio.move_on_after(5):
-            while any(number > baseline[name] for name, number in counts().items()):
-                await trio.sleep(0.02)
-        assert not [name for name, number in counts().items() if number > baseline[name]], (baseline, counts())
+        await check_left(server)
+        await check_killed(server, expected)
         assert is_sound(server), server.log
+
+
+async def test_whoever_is_killed_stopped_or_left_at_whatever_moment_the_answers_are_the_same(checkpoint, expected):
+    before = shared_memory()
+    async with trio.open_nursery() as nursery:  # two wait ten seconds until somebody is taken for dead
+        nursery.start_soon(check_stopped, checkpoint, expected, "engine-0", "kv-1")
+        nursery.start_soon(check_stopped, checkpoint, expected, "engine-1", "kv-0")
+        nursery.start_soon(check_stopped_for_a_moment, checkpoint, expected)
+        nursery.start_soon(check_left_and_killed, checkpoint, expected)
+    assert shared_memory() == before
