@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -14,7 +14,9 @@ from app.metric_families import Families
 from app.proxy.address import UpstreamAddress
 from app.proxy.upstreams import Upstreams
 
-Way = Literal["handed_over", "one_server", "recomputed", "refused"]
+Way = Literal["handed_over", "not_kept", "one_server", "recomputed", "refused"]
+"""How an answer came about. "not_kept": the prefill server has computed the prompt, and given nothing of it away.
+"recomputed": no prefill server could do it. "refused": by a prefill server, as it would have been by any."""
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -22,7 +24,7 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 class ProxyCounts:
     def __init__(self) -> None:
         self.prefill_seconds = Distribution(SECONDS)
-        self._ways: dict[str, float] = {"handed_over": 0, "one_server": 0, "recomputed": 0, "refused": 0}
+        self._ways: dict[str, float] = dict.fromkeys(get_args(Way), 0)
         self._ends: Counter[tuple[str, str, str]] = Counter()
 
     def went(self, way: Way) -> None:

@@ -11,6 +11,7 @@ from app.drain import Drain
 from app.front import bare_app, guard
 from app.http_metrics import HttpMetrics
 from app.proxy.counts import ProxyCounts
+from app.proxy.cut_off import CutOffMiddleware
 from app.proxy.forwarding import Forwarding
 from app.proxy.ops import proxy_ops_routes
 from app.proxy.routes import proxy_routes
@@ -36,5 +37,6 @@ def create_proxy_app(settings: ProxySettings, forwarding: Forwarding, drain: Dra
     http = HttpMetrics()
     app.register_blueprint(proxy_routes(forwarding, settings.limits, drain, settings.upstream_api_key))
     app.register_blueprint(proxy_ops_routes(forwarding, http, version("trillm")))
+    app.asgi_app = CutOffMiddleware(app.asgi_app)
     guard(app, settings.api_key, CorsPolicy(), http, logs=not settings.disable_access_log)
     return app

@@ -71,7 +71,8 @@ class Forwarding:
                     self.counts.went("refused")
                     return refusal
                 case Transfer() as transfer:
-                    way, params = "handed_over", transfer.params
+                    params = transfer.params
+                    way = "not_kept" if params is None else "handed_over"
                 case None:
                     way = "recomputed"
         self.counts.went(way)

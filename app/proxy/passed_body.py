@@ -16,10 +16,11 @@ from app import sse
 from app.access_log import Access
 from app.failures import error_body_at, failure_of
 from app.messages_error import is_messages_path
+from app.proxy.cut_off import CutOffError
 from app.proxy.forwarding import Refusal
 from app.proxy.passed_headers import Headers, passed_down
 from app.proxy.upstream_client import Answer
-from app.proxy.upstream_error import CutOffError, UpstreamError
+from app.proxy.upstream_error import UpstreamError
 from app.proxy.whole_events import WholeEvents
 from protocol.errors import TrillmError, UnavailableError
 

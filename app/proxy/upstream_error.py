@@ -33,9 +33,3 @@ class UpstreamError(TrillmError):
     def is_unsent(self) -> bool:
         """The server has not had the request, so that another one may have it whatever it is for."""
         return self.kind == "unreachable"
-
-
-class CutOffError(TrillmError):
-    """An answer whose head is out cannot be finished, and has no place for an error: its connection is to be closed."""
-
-    code = "cut_off"

@@ -68,6 +68,7 @@ async def test_what_a_prefill_server_keeps_nothing_of_is_computed_by_the_decode_
     async with open_proxy_under_test([keeps_nothing]) as proxy:
         assert (await proxy.ask(BODY)).json == {"choices": [{"text": "ab"}]}
         assert proxy.requests("d0")[0].json == BODY
+        assert await proxy.count(WAYS % "not_kept") == 1
 
 
 @pytest.mark.parametrize("broken", [breaks_off, refuses(500), refuses(503), refuses(429), refuses(302)])
