@@ -51,11 +51,13 @@ async def settle(served: Served, baseline: Baseline, seconds: float = SETTLE_SEC
 
 async def differences(served: Served, baseline: Baseline) -> list[str]:
     try:
-        gauges = await served.gauges()
+        gauges, frames_in_use = await served.gauges(), await served.frames_in_use()
     except (BrokenAnswerError, OSError) as error:
         return [f"/metrics does not answer: {error}"]
-    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "requests_live")
-    wrong = [f"{name} is {gauges[name]:g}" for name in names if gauges[name] != 0]
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "requests_live", "kv_leases")
+    wrong = [f"{name} is {gauges[name]:g}" for name in names if gauges.get(name, 0) != 0]
+    if frames_in_use:
+        wrong.append(f"{frames_in_use:g} frames of KV connectors are still in use")
     if gauges["ready"] != 1:
         wrong.append("it is not ready")
     if dead := processes.zombies(served.pid):

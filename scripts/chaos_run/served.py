@@ -21,6 +21,8 @@ from scripts.chaos_run import processes
 from scripts.chaos_run.exchange import BrokenAnswerError, as_json, ask
 
 LISTENING = re.compile(r"listening on http://[^:\s]+:(\d+)")
+METRIC = re.compile(r"^(?:vllm|trillm):(\w+){([^}]*)} (\S+)$", re.MULTILINE)
+IN_USE = re.compile(r'state="(exported|importing|quarantined)"')
 START_SECONDS = 180.0
 STOP_SECONDS = 60.0
 
@@ -108,10 +110,22 @@ class Served:
         self.port = int(found[1])
 
     async def gauges(self) -> dict[str, float]:
-        """What /metrics tells, by name without labels. Raises BrokenAnswerError or OSError."""
+        """What /metrics tells, by name: the most, where there are several of it, as of each engine. Raises
+        BrokenAnswerError or OSError."""
+        found: dict[str, float] = {}
+        for name, _, value in await self._told():
+            found[name] = max(value, found.get(name, value))
+        return found
+
+    async def frames_in_use(self) -> float:
+        """Of KV connectors: what others read, or what is being written by others. Raises as `gauges` does."""
+        told = await self._told()
+        return sum(value for name, labels, value in told if name == "kv_frames" and IN_USE.search(labels))
+
+    async def _told(self) -> list[tuple[str, str, float]]:
         _, text = await ask(self.port, "GET", "/metrics")
-        found = re.findall(r"^(?:vllm|trillm):(\w+){[^}]*} (\S+)$", text.decode(), re.MULTILINE)
-        return {name: float(value) for name, value in found}
+        lines = METRIC.findall(text.decode())
+        return [(name, labels, float(value)) for name, labels, value in lines]
 
     async def wait(self) -> int:
         while (code := self.process.poll()) is None:

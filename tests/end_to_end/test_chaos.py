@@ -20,6 +20,23 @@ async def test_whatever_is_injected_the_clients_get_what_they_would_have_got_and
     assert len([outcome for outcome in result.outcomes if outcome.verdict == "equal"]) >= course.streams
 
 
+DIVIDED = (
+    *("--prefill-engines", "1", "--decode-engines", "1", "--num-gpu-blocks-override", "200"),
+    *("--kv-transfer-config", '{"kv_port": 0, "kv_connector_extra_config": {"lease_seconds": 1}}'),
+)
+
+
+async def test_so_they_do_where_one_engine_goes_on_with_what_another_one_began(checkpoint):
+    """And connectors are injured, too."""
+    course = Course(seconds=6, seed=56, streams=12, tokens=40, every=0.8, patience=30)
+    result = await run(Recipe(str(checkpoint), arguments=DIVIDED), course)
+
+    assert result.complaints == []
+    victims = {victim.rstrip("012") for one in result.injected for victim in one.victims}
+    assert {"kv-", "engine-"} <= victims
+    assert len([outcome for outcome in result.outcomes if outcome.verdict == "equal"]) >= course.streams
+
+
 async def test_nothing_grows_with_the_number_of_requests(checkpoint):
     result = await soak.soak(Recipe(str(checkpoint), step_seconds=0.0), requests=300, seed=1)
 
