@@ -27,8 +27,8 @@ ASKED_FIRST = {
     "remote_host": None,
     "remote_port": None,
 }
-NOT_FOR_PREFILL = ("stream", "stream_options", "stream_interval", "min_tokens", "max_tokens", "max_completion_tokens")
-"""One token is computed there, and nobody reads it."""
+NOT_FOR_PREFILL = ("stream_options", "min_tokens")
+"""One token is computed there, and told in one piece."""
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from app.proxy.whole_events import MOST_HELD_BYTES
 from tests.helpers.fake_upstreams import (
     EVENTS,
     BreakOffError,
@@ -129,6 +130,14 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event(half):
         assert json.loads(events[1].removeprefix("data: "))["error"]["code"] == "upstream_broken"
         assert proxy.requests("d1") == []
         assert await proxy.count('trillm:proxy_requests_total{end="broken",role="decode",server="http://d0"}') == 1
+
+
+async def test_an_event_that_is_too_long_to_be_kept_back_is_closed_before_the_error():
+    begun = b"data: " + b"x" * (MOST_HELD_BYTES + 1)
+    async with open_proxy_under_test(decode=[breaks_off_after(begun)]) as proxy:
+        events = (await proxy.ask(BODY)).data.split(b"\n\n")
+        assert events[0] == begun
+        assert b"upstream_broken" in events[1]
 
 
 async def test_a_stream_of_anthropic_s_breaks_off_with_an_event_of_theirs():
