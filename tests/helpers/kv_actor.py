@@ -397,3 +397,13 @@ async def open_kv_house(
         nursery.start_soon(house.actor.run, house.inbox, house.told)
         yield house
         nursery.cancel_scope.cancel()
+
+
+def assert_all_is_left(house: KvHouse, engine: FakeEngine) -> None:
+    """No pin, no import, no fetch is left: every frame is the engine's to write, or can be had for it."""
+    counts = engine.counts[-1]
+    assert counts.frames["importing"] == counts.frames["exported"] == counts.frames["quarantined"] == 0, counts
+    assert counts.frames["granted"] == len(engine.granted)
+    assert sum(counts.frames.values()) == NUM_FRAMES
+    assert house.peers.num_fetching == 0
+    assert engine.found == {}
