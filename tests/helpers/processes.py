@@ -28,17 +28,22 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
+def child_processes(pid: int) -> list[int]:
+    """That its main thread started, whatever they are."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def children(pid: int) -> dict[str, int]:
     """The actors that this process started, by name."""
     found = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    for child in child_processes(pid):
         try:
             arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
         except FileNotFoundError:  # it has just ended
             continue
         for entry in ENTRIES:
             if entry in arguments:
-                found[arguments[arguments.index(entry) + 1].decode()] = int(child)
+                found[arguments[arguments.index(entry) + 1].decode()] = child
     return found
 
 

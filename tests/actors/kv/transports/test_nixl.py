@@ -20,6 +20,7 @@ from actors.kv.transports.nixl_module import nixl_module
 from actors.kv.transports.transport import NotStartedError
 from protocol.errors import StartError
 from tests.helpers.kv_peers import UNTOUCHED, contents, lend, open_owner, open_reader, open_window, owner_process
+from tests.helpers.processes import child_processes, is_gone, wait_until_gone
 
 NUM_FRAMES, FRAME_BYTES = 8, 1 << 20
 TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo", "NIXL_LOG_LEVEL": "FATAL"}
@@ -51,24 +52,6 @@ def wipe(window) -> None:
         window.frame(frame)[:] = UNTOUCHED * FRAME_BYTES
 
 
-def is_there(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-async def gone(pid: int) -> None:
-    with trio.fail_after(10):
-        while is_there(pid):
-            await trio.sleep(0.01)
-
-
 async def back(agent) -> None:
     with trio.fail_after(20):
         while agent.agent is None:
@@ -90,7 +73,7 @@ async def test_after_settling_nothing_is_written_even_if_the_owner_goes_on_only_
             pid = reader.pid
             with trio.fail_after(5):
                 await reader.settle()
-            assert not is_there(pid)
+            assert is_gone(pid)
             wipe(window)
         finally:
             os.kill(owner.pid, signal.SIGCONT)
@@ -116,7 +99,7 @@ async def test_what_comes_to_its_end_is_settled_without_the_end_of_the_process()
         await trio.sleep(0.1)
         assert is_untouched(window)
         assert reader.pid == pid
-        assert is_there(pid)
+        assert not is_gone(pid)
 
 
 @needs_nixl
@@ -182,12 +165,12 @@ async def test_a_connector_that_is_killed_takes_its_process_along(monkeypatch):
     before = set(os.listdir("/dev/shm"))
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         async with owner_process(Path(directory), 4, 256) as (process, ticket):
-            children = children_of(process.pid)
+            (of_nixl,) = child_processes(process.pid)
             async with open_reader(transport_names=["nixl"]) as reader:
                 await reader.fetch(ticket, 4)
             process.kill()
-            assert len(children) == 1
-            await gone(children[0])
+            with trio.fail_after(10):
+                await wait_until_gone(of_nixl)
     assert not [name for name in set(os.listdir("/dev/shm")) - before if "ucx" in name]
 
 
