@@ -4,6 +4,7 @@ is left, who gets how much of it, and what happened to these meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import final
 
 from actors.engine.kv_finds import Find
@@ -17,8 +18,9 @@ from protocol.step import KvCopy, StepPlan
 class StepDraft:
     """Becomes a StepPlan; stays with the scheduler until the plan's result is committed."""
 
-    def __init__(self, number: int, max_num_tokens: int, max_chunk: int = 0) -> None:
-        """`max_chunk` bounds the share of one sequence; 0 does not."""
+    def __init__(self, number: int, max_num_tokens: int, max_chunk: int = 0, max_num_loads: int = 0) -> None:
+        """`max_chunk` bounds the share of one sequence; 0 does not. `max_num_loads` bounds the blocks that come from
+        the connector."""
         self.number = number
         self.max_num_tokens = max_num_tokens
         self.tokens_left = max_num_tokens
@@ -40,8 +42,9 @@ class StepDraft:
         self.saves: list[Save] = []
         """Blocks that go to the connector, and below those that come from it."""
         self.loads: list[KvCopy] = []
-        self.started: list[Find] = []
-        """What is pinned there until then."""
+        self.loading: list[Find] = []
+        """What is pinned there for that."""
+        self.loads_left = max_num_loads
         self.connection = 0
         """With which connector that is."""
         self.is_awaited = False
@@ -76,6 +79,12 @@ class StepDraft:
         self.guess(sequence, [one.token_id for one in foreseen])
         self.guessed_bitmasks[sequence] = [one.bitmask for one in foreseen]
         self.num_foreseen += len(foreseen)
+
+    def load(self, find: Find, copies: Iterable[KvCopy]) -> None:
+        num_before = len(self.loads)
+        self.loads += copies
+        self.loads_left -= len(self.loads) - num_before
+        self.loading.append(find)
 
     def give_up(self, sequence: Sequence) -> None:
         """A sequence is preempted after it had its share of this step."""

@@ -2,8 +2,9 @@
 actors/engine/kv_side.
 
 A sequence whose chain of full blocks goes on beyond what the pool has is asked for once, when it comes near to being
-admitted, and is passed over until that is settled: found, not found, or not answered in time. What was found stays
-pinned there until the plan that loads it is committed, or the sequence is gone.
+admitted, and is passed over until that is settled: found, not found, or not answered in time. Once admitted, its blocks
+are loaded, by one plan or several. What was found stays pinned there until these are committed, or the sequence is gone
+and no plan in flight reads it any more.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Find:
     deadline: float = math.inf
     is_settled: bool = True
     frames: list[int] = _NOTHING
-    """Of the first of these blocks."""
+    """Of the first of these blocks; once it is admitted, of those that no plan loads yet."""
+    num_plans: int = 0
+    """Not committed, that load some of them."""
 
 
 @final
@@ -50,6 +53,8 @@ class KvFinds:
         self._seconds = seconds
         self._say = say
         self._of: dict[Sequence, Find] = {}
+        self._loading: dict[Sequence, Find] = {}
+        """They are admitted, and the runner hears of them with the last of their blocks."""
         self._torn: set[Sequence] = set()
         """They have been asked for a second time."""
         self._pending: dict[FindId, Find] = {}
@@ -131,20 +136,58 @@ class KvFinds:
         del self._of[sequence]
         return True
 
-    def frames_behind(self, sequence: Sequence, num_in_pool: int) -> list[int]:
-        """With its blocks behind the first so many, as far as they were found. They are not torn."""
-        find = self._of.get(sequence)
-        return find.frames[num_in_pool - find.first :] if find is not None and find.frames else _NOTHING
-
-    def start(self, sequence: Sequence) -> Find | None:
-        """It is admitted. What is to be left once its blocks are loaded."""
+    def start(self, sequence: Sequence, num_in_pool: int) -> int:
+        """It is admitted with so many blocks of the pool, and is not torn. How many behind them are to be loaded."""
         self._torn.discard(sequence)
         find = self._of.pop(sequence, None)
-        return find if find is not None and find.number is not None else None
+        if find is None:
+            return 0
+        find.frames = find.frames[num_in_pool - find.first :] if find.frames else _NOTHING
+        if find.frames:
+            self._loading[sequence] = find
+        else:
+            self._leave([find])
+        return len(find.frames)
+
+    @property
+    def loading(self) -> list[Sequence]:
+        """Those that run as soon as all their blocks are loaded, in the order in which they were admitted."""
+        return list(self._loading)
+
+    @property
+    def num_loading(self) -> int:
+        return len(self._loading)
+
+    def is_loading(self, sequence: Sequence) -> bool:
+        return sequence in self._loading
+
+    def take(self, sequence: Sequence, most: int) -> tuple[Find, list[int]]:
+        """The frames of its next blocks, for a plan that is being made: `loaded` is to hear when that is committed."""
+        find = self._loading[sequence]
+        frames, find.frames = find.frames[:most], find.frames[most:]
+        find.num_plans += 1
+        if not find.frames:
+            del self._loading[sequence]
+        return find, frames
 
     def loaded(self, finds: Iterable[Find]) -> None:
-        """The plans in which these started are committed."""
-        self._leave(finds)
+        """A plan that loads from these is committed."""
+        over: list[Find] = []
+        for find in finds:
+            find.num_plans -= 1
+            if not find.num_plans and not find.frames:
+                over.append(find)
+        self._leave(over)
+
+    def stop(self, sequence: Sequence) -> bool:
+        """It runs no more. Whether its blocks were still being loaded."""
+        find = self._loading.pop(sequence, None)
+        if find is None:
+            return False
+        find.frames = _NOTHING
+        if not find.num_plans:
+            self._leave([find])
+        return True
 
     def drop(self, sequence: Sequence) -> None:
         """It waits no longer, and does not start."""
@@ -153,13 +196,14 @@ class KvFinds:
             self._leave([find])
 
     def drop_all(self) -> None:
-        """All that wait are asked for anew."""
+        """All that wait are asked for anew. Nothing is being loaded."""
         self._leave(self._of.values())
         self.forget()
 
     def forget(self) -> None:
         """The same, and there is nobody to be told."""
         self._of.clear()
+        self._loading.clear()
         self._torn.clear()
         self._pending.clear()
 

@@ -194,8 +194,8 @@ class KvSide:
         if self._saves is not None:
             self._saves.put_back(saves)
 
-    def committed(self, saves: list[Save], started: list[Find]) -> None:
-        """A plan of this connection is done: its saves, and the loads of those that started in it."""
+    def committed(self, saves: list[Save], loading: list[Find]) -> None:
+        """A plan of this connection is done: its saves, and its loads from these."""
         assert self._saves is not None
         if saves:
             frames, hashes = self._saves.commit(saves)
@@ -203,7 +203,7 @@ class KvSide:
                 if block_hash is not None:
                     self._shunned.pop(block_hash, None)
             self._outbox.append(KvSaved(self.epoch, frames, hashes))
-        self.finds.loaded(started)
+        self.finds.loaded(loading)
 
     def retract(self, hashes: Iterable[BlockHash]) -> None:
         """A row broke that was computed from these blocks: they are not loaded again until they are saved anew."""

@@ -42,6 +42,8 @@ from protocol.operations import UtilityResult
 from protocol.spec import EngineFacts, EngineSpec
 from protocol.step import StepPlan
 
+LOADED_BYTES = 64 * 2**20
+"""Of KV blocks that a step loads at most: all that decode wait for it, as for some milliseconds of computing."""
 HEARTBEAT_SECONDS = 1.0
 JUMPING_DEVICES = ("cpu", "none")
 """Where a step with a few more tokens takes a little longer. On a GPU only steps with one token per row are recorded
@@ -281,6 +283,7 @@ def make_engine(
         max_loras=spec.max_loras,
         jumps_ahead=facts.device in JUMPING_DEVICES,
         kv_seconds=spec.kv_seconds,
+        max_num_loads=1 if facts.kv_layout is None else max(1, LOADED_BYTES // facts.kv_layout.frame_bytes),
     )
     compiler = GrammarCompiler(spec.checkpoint, facts.vocab_size)
     plans_ahead = facts.device != "cpu" if spec.async_scheduling is None else spec.async_scheduling

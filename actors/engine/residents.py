@@ -93,25 +93,24 @@ class Residents:
         """Published blocks with the sequence's first tokens."""
         return self.pool.find(self.chain_of(sequence))
 
-    def admit(self, sequence: Sequence, found: list[int], num_loaded: int = 0) -> list[int]:
-        """Give it a slot and, to begin with, the blocks that were found, and so many more that are loaded before its
-        first row: these are returned. Its adapter is ready."""
+    def admit(self, sequence: Sequence, found: list[int], num_loads: int = 0) -> None:
+        """Give it a slot and, to begin with, the blocks that were found, and so many more that are to be loaded before
+        its first row. Its adapter is ready."""
         self.adapters.start(sequence.lora_id)
         self.pool.share(found)
-        loaded = self.pool.allocate(num_loaded)
-        sequence.begin_with([*found, *loaded], len(found), (len(found) + num_loaded) * self.pool.block_size)
+        num_found_tokens, num_loaded_tokens = (count * self.pool.block_size for count in (len(found), num_loads))
+        sequence.begin_with([*found, *self.pool.allocate(num_loads)], len(found), num_found_tokens)
         if sequence.status is SequenceStatus.WAITING and sequence.block_hashes is not None:
-            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+            sequence.num_cached_tokens = min(num_found_tokens + num_loaded_tokens, sequence.num_prompt_tokens)
             self.num_queried_tokens += sequence.num_tokens
-            self.num_found_tokens += len(found) * self.pool.block_size
-            self.kv.finds.num_found_tokens += num_loaded * self.pool.block_size
+            self.num_found_tokens += num_found_tokens
+            self.kv.finds.num_found_tokens += num_loaded_tokens
         sequence.slot = Slot(heapq.heappop(self._free_slots))
         sequence.status = SequenceStatus.RUNNING
         rank = rank_of(sequence, self.policy)
         index = bisect.bisect(self._ranks, rank)
         self._ranks.insert(index, rank)
         self._sequences.insert(index, sequence)
-        return loaded
 
     def grow(self, sequence: Sequence, count: int) -> None:
         """Give it the blocks that its next `count` tokens need. Raises ValueError if fewer are free."""
@@ -141,7 +140,8 @@ class Residents:
         self.pool.free(sequence.block_table)
         sequence.forget_computed()
         heapq.heappush(self._free_slots, sequence.slot)
-        self._freed_slots.append(sequence.slot)
+        if not self.kv.finds.stop(sequence):  # else the runner has not heard of it
+            self._freed_slots.append(sequence.slot)
         sequence.slot = None
 
     def take_freed_slots(self) -> list[Slot]:

@@ -32,7 +32,7 @@ from actors.engine.proposer import Proposer
 from actors.engine.residents import Residents
 from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.sequence import Constraint, Sequence, SequenceStatus
-from actors.engine.shares import MOST_JUMPING, admit_waiting, extend_running, guess_ahead
+from actors.engine.shares import MOST_JUMPING, admit_waiting, extend_running, guess_ahead, load_more
 from actors.engine.waiting import WaitingQueue
 from protocol.engine_stats import EngineStats
 from protocol.ids import ClientIndex, Epoch, RequestId
@@ -144,9 +144,7 @@ class Scheduler:
         happens while any of them holds blocks. Whether it was done, but for what the connector has to do."""
         if preempts:
             for sequence in list(self._running):
-                self._running.dismiss(sequence)
-                sequence.status = SequenceStatus.PREEMPTED
-                self._put_back(sequence)
+                self._preempt(sequence)
         if self._pool.num_used:
             return False
         self._pool.forget()
@@ -213,6 +211,8 @@ class Scheduler:
 
     def lose_connector(self) -> list[Addressed]:
         """It is gone, or does not come: everything goes on without it. Returns last outputs."""
+        for sequence in self.kv.finds.loading:
+            self._preempt(sequence)
         outputs = [self._conclude(export, NO_TICKET) for export in self.kv.disconnect()]
         return outputs + self._fail_lacking(list(self._waiting), "the connector is gone")
 
@@ -254,12 +254,16 @@ class Scheduler:
             return None
         config = self.config
         number = self._counters.num_steps + 1
-        draft = StepDraft(number, config.max_num_batched_tokens, config.long_prefill_token_threshold)
+        draft = StepDraft(
+            number, config.max_num_batched_tokens, config.long_prefill_token_threshold, config.max_num_loads
+        )
         draft.saves, draft.connection = self.kv.take_saves(), self.kv.connection
         extend_running(draft, self._running, self._waiting, self._chunk_budget)
         for sequence in draft.preempted:
             self._put_back(sequence)
         admit_waiting(draft, self._running, self._waiting, begun_only=self.hold is Hold.NEW)
+        if self.kv.finds.num_loading and (draft.counts or not self._in_flight):
+            load_more(draft, self._running)
         for sequence in draft.admitted:
             if sequence.scheduled_at is None:
                 sequence.scheduled_at = now
@@ -267,8 +271,8 @@ class Scheduler:
         foresees = foresees and any(sequence.grammar is not None for sequence in draft.counts)
         if foresees or self._proposer is not None:
             guess_ahead(draft, self._running, self._proposer, foresees=foresees)
-        if not draft.counts and (self._in_flight or not draft.saves):
-            # Saves alone are worth a step only while there is none: what is pending has to come from the one before.
+        if not draft.counts and (self._in_flight or not (draft.saves or draft.loads)):
+            # Copies alone are worth a step only while there is none: what is pending has to come from the one before.
             self.kv.put_back(draft.saves)
             assert self._in_flight or self._has_to_wait(), f"no progress with {self!r}"
             return None
@@ -284,11 +288,12 @@ class Scheduler:
         assert self._in_flight, "there is no step to commit"
         draft = self._in_flight.popleft()
         assert plan.step == result.step == draft.number, f"step {draft.number} is due, not {plan.step}/{result.step}"
-        if draft.connection == self.kv.connection and (draft.saves or draft.started):
-            self.kv.committed(draft.saves, draft.started)
+        if draft.connection == self.kv.connection and (draft.saves or draft.loading):
+            self.kv.committed(draft.saves, draft.loading)
         if not plan.rows:
             return []
-        self._chunk_budget.observe(draft.num_decodes + draft.num_foreseen, draft.num_prefill_tokens, seconds)
+        if not draft.loads:  # which have nothing to do with what tokens cost
+            self._chunk_budget.observe(draft.num_decodes + draft.num_foreseen, draft.num_prefill_tokens, seconds)
         if result.prompt_logprobs:
             sequences = dict(zip((row.slot for row in plan.rows), draft.counts, strict=True))
             for chunk in result.prompt_logprobs:
@@ -309,6 +314,12 @@ class Scheduler:
                 if output is not None:
                     outputs.append(output)
         return outputs
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """One that runs, outside of a step."""
+        self._running.dismiss(sequence)
+        sequence.status = SequenceStatus.PREEMPTED
+        self._put_back(sequence)
 
     def _put_back(self, sequence: Sequence) -> None:
         """It was preempted: it waits, and what steps in flight compute for it is lost."""

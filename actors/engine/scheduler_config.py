@@ -30,6 +30,8 @@ class SchedulerConfig:
     """Whether several tokens that a grammar foresees are computed in one step."""
     kv_seconds: float = 5.0
     """How long a sequence waits for its engine's connector."""
+    max_num_loads: int = 64
+    """Blocks that one step loads from there."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

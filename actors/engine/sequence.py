@@ -247,13 +247,18 @@ class Sequence:
             self.prompt_logprobs.extend(chunk.rows[num_known:])
 
     def begin_with(self, block_table: list[int], num_published: int, num_computed_tokens: int) -> None:
-        """The KV of so many tokens is there, in these blocks, of which others may find the first so many; all other
-        tokens are to be computed."""
+        """The KV of so many tokens is there, in the first of these blocks, of which others may find the first so many;
+        all other tokens are to be computed, or `load_more`."""
         self.block_table = block_table
         self.num_published_blocks = num_published
         self.num_computed_tokens = self.num_planned_tokens = num_computed_tokens
         if self.awaits_prompt_logprobs:
             self.prompt_logprobs = [None]
+
+    def load_more(self, num_tokens: int) -> None:
+        """The KV of so many tokens more will be there before any row of it."""
+        self.num_computed_tokens += num_tokens
+        self.num_planned_tokens = self.num_computed_tokens
 
     def forget_computed(self) -> None:
         """The KV is gone. Tokens and log-probabilities that are still on their way remain welcome."""

@@ -49,7 +49,8 @@ def extend_running(draft: StepDraft, running: Residents, waiting: WaitingQueue, 
         lacking = (sequence.num_unplanned_tokens for sequence in itertools.chain(prompts, starting))
         draft.end_decodes(budget.next_beside(len(draft.counts), lacking))
     for sequence in prompts:
-        _extend(sequence, draft, running)
+        if not running.kv.finds.is_loading(sequence):
+            _extend(sequence, draft, running)
 
 
 def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue, *, begun_only: bool = False) -> None:
@@ -57,11 +58,11 @@ def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue, *
     adapter is not there yet, or for which the connector has not answered, are passed over.
 
     Later ones do not overtake one that lacks blocks: it would never find enough of them free. Since whoever runs has
-    had a token of this step's budget by now, no more sequences ever run than a step has tokens. Nobody starts in a step
-    that has taken blocks from others; these, above all, have results of earlier steps on their way. With `begun_only`
-    only those start that have run before.
+    had a token of this step's budget by now, or has one kept for it while its blocks are loaded, no more sequences ever
+    run than a step has tokens. Nobody starts in a step that has taken blocks from others; these, above all, have
+    results of earlier steps on their way. With `begun_only` only those start that have run before.
     """
-    while draft.tokens_left > 0 and not draft.preempted:
+    while draft.tokens_left > running.kv.finds.num_loading and not draft.preempted:
         sequence = running.adapters.first_ready(waiting.begun() if begun_only else waiting, running.kv.is_settled)
         if sequence is None or sequence.num_pending_tokens:  # whoever was preempted awaits the token on its way
             return
@@ -71,8 +72,21 @@ def admit_waiting(draft: StepDraft, running: Residents, waiting: WaitingQueue, *
         if not running.has_room_for(sequence, found):
             return
         waiting.remove(sequence)
-        _start(sequence, found, draft, running)
-        _take(sequence, draft.share_of(sequence), draft, running)
+        if _start(sequence, found, draft, running):
+            _take(sequence, draft.share_of(sequence), draft, running)
+
+
+def load_more(draft: StepDraft, running: Residents) -> None:
+    """Go on with those whose blocks are loaded over several plans, to equal parts, so that a long prompt keeps short
+    ones from nothing. Who has all of them is told to the runner now, and has its first row in the next plan.
+
+    Only for a plan that certainly comes to be.
+    """
+    loading = running.kv.finds.loading
+    for index, sequence in enumerate(loading):
+        if not draft.loads_left:
+            return
+        _load(sequence, max(1, draft.loads_left // (len(loading) - index)), draft, running)
 
 
 def guess_ahead(draft: StepDraft, running: Residents, proposer: Proposer | None, *, foresees: bool = False) -> None:
@@ -117,14 +131,30 @@ def _extend(sequence: Sequence, draft: StepDraft, running: Residents) -> None:
     _take(sequence, fitting, draft, running)
 
 
-def _start(sequence: Sequence, found: list[int], draft: StepDraft, running: Residents) -> None:
-    """With the blocks that were found in the pool, and those behind them that the connector has."""
-    frames = running.kv.finds.frames_behind(sequence, len(found))
-    loaded = running.admit(sequence, found, len(frames))
-    draft.loads += map(KvCopy, loaded, frames)
-    if (find := running.kv.finds.start(sequence)) is not None:
-        draft.started.append(find)
-    draft.admitted.append(sequence)
+def _start(sequence: Sequence, found: list[int], draft: StepDraft, running: Residents) -> bool:
+    """With the blocks that were found in the pool, and those behind them that the connector has. Whether this plan has
+    them all; those that are too many for it, or would come before others', are left to `load_more`."""
+    finds = running.kv.finds
+    num_loads = finds.start(sequence, len(found))
+    running.admit(sequence, found, num_loads)
+    if not num_loads:
+        draft.admitted.append(sequence)
+        return True
+    if num_loads > draft.loads_left or finds.num_loading > 1:
+        return False
+    _load(sequence, num_loads, draft, running)
+    return True
+
+
+def _load(sequence: Sequence, most: int, draft: StepDraft, running: Residents) -> None:
+    """So many of its blocks from the connector, at most. With the last of them it may have rows."""
+    find, frames = running.kv.finds.take(sequence, most)
+    block_size = running.pool.block_size
+    first = sequence.num_computed_tokens // block_size
+    draft.load(find, map(KvCopy, sequence.block_table[first : first + len(frames)], frames))
+    sequence.load_more(len(frames) * block_size)
+    if not find.frames:
+        draft.admitted.append(sequence)
 
 
 def _take(sequence: Sequence, count: int, draft: StepDraft, running: Residents) -> None:

@@ -297,6 +297,140 @@ def test_a_preempted_sequence_loads_what_it_had(tiny: Path):
         assert bench.tokens(request.request_id) == alone(tiny, request).tokens(request.request_id)
 
 
+# ---------------------------------------------------------------------------------------------- over several plans
+
+
+LONG = [3, 4, 5, 6] * 6 + [7, 8]
+"""Six full blocks and two tokens."""
+
+
+def loading(
+    tiny: Path,
+    max_num_loads: int,
+    *,
+    prompts: tuple[list[int], ...] = (LONG,),
+    decoding: bool = False,
+    **sizes: int,
+) -> KvBench:
+    """An engine that finds all blocks of these prompts, r0, r1, …, with so many for one plan."""
+    before = KvBench(tiny, a_config(), num_frames=32)
+    for index, prompt in enumerate(prompts):
+        before.add(a_request(f"r{index}", prompt))
+    before.settle()
+    config = a_config(max_num_loads=max_num_loads, **sizes)
+    after = KvBench(tiny, config, num_frames=32, disk=before.disk)
+    if decoding:
+        after.add(a_request("other", [9, 9], max_tokens=20))
+        after.step()
+    for index, prompt in enumerate(prompts):
+        after.add(a_request(f"r{index}", prompt))
+    return after
+
+
+def test_a_long_prompt_is_loaded_over_several_plans_beside_those_that_decode(tiny: Path):
+    bench = loading(tiny, 2, decoding=True)
+    plans = [bench.step() for _ in range(5)]
+    assert [len(plan.loads) for plan in plans] == [2, 2, 2, 0, 0]
+    assert [len(plan.rows) for plan in plans] == [1, 1, 1, 2, 2]
+    assert [len(plan.new_sequences) for plan in plans] == [0, 0, 1, 0, 0]
+    assert plans[2].new_sequences[0].num_computed_tokens == 24
+    bench.settle()
+    assert bench.tokens("r0") == alone(tiny, a_request("r0", LONG)).tokens("r0")
+    assert bench.outputs["r0"][0].num_cached_tokens == 24
+    assert bench.tokens("other") == alone(tiny, a_request("other", [9, 9], max_tokens=20)).tokens("other")
+
+
+def test_a_long_prompt_keeps_others_from_nothing(tiny: Path):
+    short = [9] * 4 + [5]
+    bench = loading(tiny, 2, prompts=(LONG, short))
+    bench.settle()
+    assert max(len(plan.loads) for plan in bench.plans) == 2
+    assert bench.tokens("r1") == alone(tiny, a_request("r1", short)).tokens("r1")
+    assert [new.request_id for plan in bench.plans for new in plan.new_sequences] == ["r1", "r0"]
+
+
+def test_a_connector_that_dies_while_it_loads_is_done_without(tiny: Path):
+    bench = loading(tiny, 2, decoding=True)
+    bench.step()
+    bench.lose()
+    bench.run()
+    assert bench.tokens("r0") == alone(tiny, a_request("r0", LONG)).tokens("r0")
+    assert bench.scheduler.stats().kv_blocks_used == 0
+    bench.connect()
+    bench.settle()
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_request_that_goes_while_it_loads_leaves_its_frames_behind_the_plan(tiny: Path, in_flight: bool):
+    bench = loading(tiny, 2, decoding=True)
+    plan = bench.schedule()
+    assert len(plan.loads) == 2
+    if not in_flight:
+        bench.commit(plan, bench.compute(plan))
+    bench.scheduler.abort(ClientIndex(0), ids("r0"))
+    bench.talk()
+    assert bool(bench.connector.found) == in_flight
+    if in_flight:
+        bench.commit(plan, bench.compute(plan))
+    assert not bench.connector.found
+    bench.settle()
+    assert not any(plan.freed_slots for plan in bench.plans[:-1]), "the runner never heard of it"
+
+
+def test_short_prompts_that_come_all_the_time_do_not_keep_a_long_one_from_loading(tiny: Path):
+    shorts = tuple([9, 9, 9, 9, 8, 8, 8, index] for index in range(10, 13))
+    bench = loading(tiny, 2, prompts=(LONG, *([*short, 5] for short in shorts)))
+    frames = [copy.frame for copy in bench.step().loads]
+    first = bench.plans[0]
+    assert len(frames) == 2
+    assert first.rows == []
+    assert bench.scheduler.kv.finds.num_loading > 0
+    assert bench.scheduler._live["r0"].num_computed_tokens > 0, "the first that came has a part of it"
+    bench.settle()
+
+
+def test_nothing_is_loaded_for_a_plan_that_is_not_made(tiny: Path):
+    """What decodes has all its tokens planned, and a plan without rows has to wait."""
+    bench = loading(tiny, 2)
+    bench.add(a_request("other", [9, 9], max_tokens=1))
+    plan = bench.schedule()
+    assert [len(plan.rows), len(plan.loads)] == [1, 2]
+    assert bench.schedule() is None
+    bench.commit(plan, bench.compute(plan))
+    bench.settle()
+    assert bench.tokens("r0") == alone(tiny, a_request("r0", LONG)).tokens("r0")
+    assert sum(len(plan.loads) for plan in bench.plans) == 6
+
+
+def test_frames_are_kept_until_the_last_plan_that_loads_from_them_is_done(tiny: Path):
+    bench = loading(tiny, 3, decoding=True)
+    plans = [bench.schedule(), bench.schedule()]
+    assert [len(plan.loads) for plan in plans] == [3, 3]
+    results = [bench.compute(plan) for plan in plans]
+    bench.commit(plans[0], results[0])
+    assert bench.connector.found
+    bench.commit(plans[1], results[1])
+    assert not bench.connector.found
+    bench.settle()
+
+
+def test_no_more_are_admitted_than_a_step_has_tokens(tiny: Path):
+    prompts = tuple([*([token] * 8), 5] for token in (11, 12, 13, 14))
+    bench = loading(tiny, 1, prompts=prompts, max_num_batched_tokens=2)
+    bench.step()
+    assert len(bench.scheduler._running) == 2
+    bench.settle()
+
+
+def test_what_a_step_took_with_loads_is_no_measure_of_tokens(tiny: Path):
+    bench = loading(tiny, 8)
+    plan = bench.schedule()
+    assert plan.loads
+    assert plan.rows
+    bench.scheduler.commit(plan, bench.compute(plan), seconds=100.0)
+    assert bench.scheduler._chunk_budget._token_seconds is None
+
+
 # ---------------------------------------------------------------------------------------------- with tickets
 
 

@@ -52,6 +52,7 @@ class KvMachine(SchedulerMachine):
         guesses=st.sampled_from(["none", "none", "oracle", "draft model"]),
         max_loras=st.sampled_from([0, 0, 1, 2]),
         num_frames=st.integers(1, 12),
+        max_num_loads=st.sampled_from([1, 1, 2, 64]),
         enable_prefix_caching=st.just(True),
     )
     def open(self, num_tokens: int, max_in_flight: int, guesses: str, num_frames: int, **sizes: int):
@@ -111,7 +112,8 @@ class KvMachine(SchedulerMachine):
         plan = self.bench.schedule()
         if plan is not None:
             assert self.scheduler.hold is not Hold.ALL
-            assert plan.rows or plan.saves
+            assert plan.rows or plan.saves or plan.loads
+            assert len(plan.loads) <= self.bench.config.max_num_loads
             self.plans.append(plan)
         self.change_adapters()
 
