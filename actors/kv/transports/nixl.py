@@ -46,6 +46,8 @@ class Nixl:
     async def read(self, conversation: Conversation, reading: Reading) -> None:
         owner_id, now = conversation.facts.engine_id, trio.current_time()
         self._rests = {owner: until for owner, until in self._rests.items() if until > now}
+        if self._agent.agent is None:
+            raise NotStartedError("NIXL is being started again")
         if owner_id in self._rests:
             raise NotStartedError("the other connector could not be read from by NIXL a moment ago")
         owner = await self._open(conversation)

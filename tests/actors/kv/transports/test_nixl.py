@@ -13,13 +13,15 @@ import trio
 import trio.testing
 
 from actors.kv.lending import FetchError
-from actors.kv.transports import nixl_agent
+from actors.kv.transports import choice, nixl_agent
+from actors.kv.transports.choice import open_transports
 from actors.kv.transports.nixl_agent import open_nixl
 from actors.kv.transports.nixl_messages import Agent
 from actors.kv.transports.nixl_module import nixl_module
 from actors.kv.transports.transport import NotStartedError
+from actors.kv.transports.ucx_devices import rdma_devices
 from protocol.errors import StartError
-from tests.helpers.kv_peers import UNTOUCHED, contents, lend, open_owner, open_reader, open_window, owner_process
+from tests.helpers.kv_peers import UNTOUCHED, contents, lend, open_owner, open_reader, open_window, owner_process, spec
 from tests.helpers.processes import child_processes, is_gone, wait_until_gone
 
 NUM_FRAMES, FRAME_BYTES = 8, 1 << 20
@@ -183,6 +185,21 @@ async def test_where_one_side_has_no_nixl_another_transport_is_taken():
             open_reader(transport_names=["nixl", "tcp"]) as reader,
         ):
             assert (await reader.fetch(ticket, 4)).transport == "tcp"
+
+
+@needs_nixl
+@pytest.mark.process
+@pytest.mark.skipif(bool(rdma_devices()), reason="there are devices for it")
+async def test_by_itself_nixl_is_not_taken_for_what_goes_over_tcp_anyway(monkeypatch, caplog):
+    monkeypatch.delenv("UCX_TLS", raising=False)
+    monkeypatch.setenv("NIXL_LOG_LEVEL", "FATAL")
+    monkeypatch.setenv("UCX_LOG_LEVEL", "FATAL")
+    monkeypatch.setattr(choice, "rdma_devices", lambda: ["a device that leads nowhere"])
+    with open_window(4) as window:
+        async with open_transports(spec(peer_host="127.0.0.1"), window) as has:
+            assert [transport.name for transport in has.readers] == ["shm", "tcp"]
+            assert has.nixl is None
+    assert "KV blocks do not go by NIXL" in caplog.text
 
 
 @pytest.mark.process
