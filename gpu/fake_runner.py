@@ -87,10 +87,10 @@ class FakeRunner:
         for _, held in rows:
             if held.lora_id != NO_LORA and held.lora_id not in self._loras:
                 raise PlanError(f"adapter {held.lora_id} is none of {self.loras()}: {held}")
-        new_slots = {new.slot for new in plan.new_sequences if new.num_computed_tokens > 0}
         for row, held in rows:
-            if row.slot in new_slots:
+            if held.begins_with_blocks:
                 self._check_prefix(row, held)
+                held.begins_with_blocks = False
         sampled: list[Sampled] = []
         prompt_logprobs: list[PromptLogprobs] = []
         drafts: list[list[int]] = []

@@ -27,6 +27,8 @@ class FakeSlot:
         self.prompt = list(new.prompt_token_ids)
         self.output = list(new.output_token_ids)
         self.num_computed = new.num_computed_tokens
+        self.begins_with_blocks = new.num_computed_tokens > 0
+        """Until its first row."""
         self.lora_id = new.lora_id
         self.pooling = None if new.pooling is None else FakePooling(new.pooling, len(self.prompt), hidden_size)
         self.sampled_in: int | None = None

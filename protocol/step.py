@@ -22,7 +22,8 @@ void: it must do no harm, and its result is ignored."""
 
 
 class NewSequence(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A sequence that takes a slot: at its first step, or when it resumes after a preemption (then with its output)."""
+    """A sequence that takes a slot: at its first step, or before that once its blocks are loaded, or when it resumes
+    after a preemption (then with its output)."""
 
     slot: Slot
     request_id: RequestId
@@ -88,7 +89,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     saves: list[KvCopy] = []
     """From blocks to frames: what was computed by earlier plans, before this one writes anything."""
     loads: list[KvCopy] = []
-    """From frames to blocks, before any row: new sequences begin with these blocks."""
+    """From frames to blocks, before any row: with these begin sequences that are new in this plan, or in a later one if
+    they have too many for one."""
 
 
 class Sampled(msgspec.Struct, frozen=True, array_like=True, gc=False):

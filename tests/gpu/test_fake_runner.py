@@ -425,6 +425,14 @@ def test_a_block_of_other_tokens_is_found_out_when_a_sequence_begins_with_it(che
                 runner.step(plan)
 
 
+def test_a_block_of_other_tokens_is_found_out_also_if_the_sequence_has_its_first_row_later(checkpoint: Path):
+    with framed(checkpoint) as (runner, _):
+        new = NewSequence(Slot(1), RequestId("s"), [9, *range(1, 20)], [], params(), num_computed_tokens=16)
+        runner.step(msgspec.structs.replace(copies(2, [(0, 1)], [(5, 1)]), new_sequences=[new]))
+        with pytest.raises(PlanError, match="block 5 does not hold the KV of position 0"):
+            runner.step(StepPlan(3, [], [], [Row(Slot(1), 16, new.prompt_token_ids[16:], [5, 6], True)]))
+
+
 def test_adapters_make_other_models(checkpoint: Path, tmp_path: Path) -> None:
     adapters = [write_adapter(tmp_path / str(seed), seed=seed) for seed in range(3)]
     check_adapters(FakeRunner(a_spec(checkpoint, max_loras=2)), adapters)
