@@ -9,11 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from actors.kv.transports.nixl_module import HOW_TO_INSTALL, nixl_module
 from app.shared_key import read_shared_key
 from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
 from protocol.kv import KV_TRANSPORTS
+from protocol.nixl_module import HOW_TO_INSTALL, nixl_module
 from protocol.spec import KvSpec
 
 GIBIBYTE = 2**30

@@ -8,7 +8,7 @@ import signal
 import pytest
 import trio
 
-from actors.kv.transports.nixl_module import nixl_module
+from protocol.nixl_module import nixl_module
 from tests.end_to_end.test_prefill_decode import BODIES, open_divided, transfer
 from tests.helpers.answers_read import answers, comparable
 from tests.helpers.kv_servers import is_at_rest, until_told

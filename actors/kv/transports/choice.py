@@ -11,7 +11,6 @@ from attrs import frozen
 
 from actors.kv.transports.nixl import Nixl, label
 from actors.kv.transports.nixl_agent import NixlAgent, open_nixl
-from actors.kv.transports.nixl_module import nixl_module
 from actors.kv.transports.shm import SharedMemory
 from actors.kv.transports.tcp import Tcp
 from actors.kv.transports.transport import Transport
@@ -19,6 +18,7 @@ from actors.kv.transports.ucx_devices import rdma_devices, ucx_variables
 from actors.kv.window import Window
 from protocol.errors import StartError
 from protocol.kv import KV_TRANSPORTS
+from protocol.nixl_module import nixl_module
 from protocol.spec import KvSpec
 
 BETTER_THAN_OURS = "^tcp"

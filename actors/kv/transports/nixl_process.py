@@ -35,8 +35,8 @@ from actors.kv.transports.nixl_messages import (
     Started,
     encode,
 )
-from actors.kv.transports.nixl_module import HOW_TO_INSTALL, nixl_module
 from actors.parent_death import die_with_parent
+from protocol.nixl_module import HOW_TO_INSTALL, nixl_module
 
 HOT_SECONDS = 0.002
 """After the last message, in which there are no pauses."""

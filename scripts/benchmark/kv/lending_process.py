@@ -14,10 +14,10 @@ import trio
 from actors.kv.frames import Frames
 from actors.kv.leases import Leases
 from actors.kv.peers import open_peers
-from actors.kv.transports.nixl_module import nixl_module
 from actors.kv.window import Window
 from protocol.ids import EngineIndex, Epoch
 from protocol.kv import KV_TRANSPORTS, BlockHash, KvLayout
+from protocol.nixl_module import nixl_module
 from protocol.spec import KvSpec
 from scripts.benchmark.kv.child import say
 

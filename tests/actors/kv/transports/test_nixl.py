@@ -17,10 +17,10 @@ from actors.kv.transports import choice, nixl_agent
 from actors.kv.transports.choice import open_transports
 from actors.kv.transports.nixl_agent import open_nixl
 from actors.kv.transports.nixl_messages import Agent
-from actors.kv.transports.nixl_module import nixl_module
 from actors.kv.transports.transport import NotStartedError
 from actors.kv.transports.ucx_devices import rdma_devices
 from protocol.errors import StartError
+from protocol.nixl_module import nixl_module
 from tests.helpers.kv_peers import UNTOUCHED, contents, lend, open_owner, open_reader, open_window, owner_process, spec
 from tests.helpers.processes import child_processes, is_gone, wait_until_gone
 

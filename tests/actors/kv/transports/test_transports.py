@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 from actors.kv.lending import FetchError
-from actors.kv.transports.nixl_module import nixl_module
 from actors.kv.transports.shm import SharedMemory
 from actors.kv.transports.tcp import Tcp
+from protocol.nixl_module import nixl_module
 from tests.helpers.cancelling import at_each_checkpoint
 from tests.helpers.kv_peers import UNTOUCHED, contents, lend, num_descriptors, open_owner, open_reader, open_window
 from tests.helpers.unruly_transport import UnrulyTransport

@@ -1,4 +1,4 @@
-"""Whether NIXL is installed: an extra of trillm's. Used by whoever wants it, and by app/kv_config to say so early."""
+"""Whether NIXL, an extra of trillm's, is installed. Asked by KV connectors, and before by who reads their flags."""
 
 from __future__ import annotations
 
