@@ -172,6 +172,11 @@ class Frames:
         return self._frames[frame].block_hash
 
     @property
+    def num_begun(self) -> int:
+        """So many of the first frames have been used at some time; no others."""
+        return len(self._frames)
+
+    @property
     def granted(self) -> frozenset[int]:
         return frozenset(self._granted)
 

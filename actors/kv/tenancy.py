@@ -22,6 +22,7 @@ from actors.kv.finds import Finds
 from actors.kv.frames import Frames
 from actors.kv.leases import Leases
 from actors.kv.lending import LeaseId, OpenPeers, Peers
+from actors.kv.memory_ahead import MemoryAhead
 from actors.kv.no_disk import NoDisk
 from actors.kv.window import Window
 from protocol.errors import StartError
@@ -110,6 +111,7 @@ class Tenancy:
                     self._nursery.start_soon(self._disk.run, self._finds)
                 self._nursery.start_soon(self._keep_time)
                 self._nursery.start_soon(self._keep_counting)
+                self._nursery.start_soon(MemoryAhead(self.window).keep, lambda: self._frames.num_begun, self._hear_news)
                 task_status.started()
         finally:
             self.engine_went()
@@ -162,6 +164,9 @@ class Tenancy:
                 await self._news.wait()
                 self._news = trio.Event()
             self._connector.tick()
+
+    async def _hear_news(self) -> None:
+        await self._news.wait()
 
     async def _keep_counting(self) -> None:
         while True:

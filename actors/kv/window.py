@@ -14,6 +14,8 @@ from protocol.kv import KvLayout, KvWindow
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Its size is what it is: with a file that gets shorter, whoever has it mapped ends by a signal."""
+MADV_POPULATE_WRITE = 23
+"""Python 3.11 has no name for it."""
 
 
 @final
@@ -28,11 +30,12 @@ class Window:
         self.layout = layout
         self.num_frames = num_frames
         self.frame_bytes = layout.frame_bytes
+        self.num_bytes = num_frames * self.frame_bytes
         self.descriptor = os.memfd_create(f"trillm-kv-{engine_index}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(self.descriptor, num_frames * self.frame_bytes)
+            os.ftruncate(self.descriptor, self.num_bytes)
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, SEALS)
-            self._mapped = mmap.mmap(self.descriptor, num_frames * self.frame_bytes)
+            self._mapped = mmap.mmap(self.descriptor, self.num_bytes)
         except (OSError, ValueError):
             os.close(self.descriptor)
             raise
@@ -42,6 +45,11 @@ class Window:
         """Its bytes, to be read and written. Release it, or drop it, before the window is closed."""
         assert 0 <= index < self.num_frames, f"frame {index} is none of {self.num_frames}"
         return self._memory[index * self.frame_bytes : (index + 1) * self.frame_bytes]
+
+    def populate(self, start: int, size: int) -> None:
+        """Take memory for these bytes now, if they have none yet; what is in them stays. `start` is a multiple of the
+        page's size. Raises OSError where there is none, or the system is too old."""
+        self._mapped.madvise(MADV_POPULATE_WRITE, start, size)
 
     def described(self) -> KvWindow:
         """For those who are to map it while we live."""
