@@ -22,6 +22,8 @@ STAGED_BYTES = 32 * 2**20
 def copy_blocks(pool: KvPool, saves: Sequence[KvCopy], loads: Sequence[KvCopy], frames: KvFrames) -> None:
     """First all saves, then all loads; when it returns, the frames are written and read. They are of this pool's
     layout."""
+    for copy in saves:
+        frames.map_pages(copy.frame)
     layers = pool.bytes_by_block()
     pieces = _pieces(frames, len(layers[0]))
     if pool.is_on_host:

@@ -107,3 +107,13 @@ def test_a_pool_knows_how_large_and_of_what_its_blocks_are():
     assert a_pool(torch.float32).block_bytes == 2 * 3 * 4 * 2 * 8 * 4
     assert a_pool(torch.float32).block_kind == "float32 3x4x2x8"
     assert a_pool(torch.float8_e5m2).block_kind == "float8_e5m2 3x4x2x8"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_frames_that_are_to_be_written_have_their_pages_mapped_before_and_others_have_not(way, monkeypatch):
+    asked = []
+    monkeypatch.setattr(KvFrames, "map_pages", lambda _, frame: asked.append(frame))
+    pool = a_pool(torch.float32, way)
+    with frames_of(pool) as (_, frames):
+        copy_blocks(pool, [KvCopy(1, 3), KvCopy(2, 5)], [KvCopy(4, 6)], frames)
+    assert asked == [3, 5]

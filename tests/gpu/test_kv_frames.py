@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,33 @@ def test_memory_that_may_become_shorter_is_not_mapped():
             KvFrames(msgspec.structs.replace(window.described(), path=f"/proc/self/fd/{descriptor}"))
     finally:
         os.close(descriptor)
+
+
+def num_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def test_pages_that_were_mapped_at_once_are_not_mapped_one_by_one():
+    size = (3 << 20) + 100
+    with Window(KvLayout(b"", 16, [100, size, 64]), 2) as window, KvFrames(window.described(), 1) as frames:
+        frames.piece(1)[5:10] = b"stays"
+        frames.map_pages(1)
+        piece, content = frames.piece(1), b"x" * size
+        before = num_faults()
+        assert piece[5:10] == b"stays"
+        piece[:] = content
+        faults = num_faults() - before
+        piece.release()
+        assert faults < 100  # of 770
+        assert os.stat(window.described().path).st_blocks * 512 < size + (1 << 20)  # the other frame has none
+
+
+def test_a_system_that_cannot_map_at_once_maps_as_it_is_written(monkeypatch):
+    monkeypatch.setattr("gpu.kv_frames.MADV_POPULATE_WRITE", 9999)
+    with Window(LAYOUT, 2) as window, KvFrames(window.described()) as frames:
+        frames.map_pages(0)
+        frames.piece(0)[:] = b"x" * 100
+        assert window.frame(0).tobytes()[:100] == b"x" * 100
 
 
 def test_no_descriptor_is_kept():
