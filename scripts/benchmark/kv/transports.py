@@ -1,5 +1,6 @@
 """Blocks from one connector's window into another's, by each transport, beside a copy of as many bytes in memory and
-their way through a plain socket. Once into frames that were written before, and once into new ones.
+their way through a plain socket. Once into frames that were written before, or whose memory was found ahead, and once
+into new ones, as where more comes together than that is.
 
 A fetch is all that a connector does for one: asking for the loan, reading, and having it confirmed, over a connection
 that has been kept. The lender and the plain sender are processes of their own; all ways take turns.
