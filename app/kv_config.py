@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import secrets
 from pathlib import Path
@@ -13,6 +14,7 @@ from app.shared_key import read_shared_key
 from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
 from protocol.kv import KV_TRANSPORTS
+from protocol.net_address import is_name
 from protocol.nixl_module import HOW_TO_INSTALL, nixl_module
 from protocol.spec import KvSpec
 
@@ -75,8 +77,23 @@ def read_kv_transfer_config(text: str | None) -> KvTransferConfig | None:
             raise BadRequestError(
                 f"--kv-transfer-config: {name} has {len(value)} characters, and must have 1 to {MAX_NAME_CHARACTERS}"
             )
+    _check_host(config.kv_ip)
     _check_extra(config.kv_connector_extra_config)
     return config
+
+
+def _check_host(host: str) -> None:
+    if not is_name(host):
+        raise BadRequestError(f"--kv-transfer-config: kv_ip {host[:100]!r} is no host's name or address")
+    try:
+        names_all = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return  # a name
+    if names_all:
+        raise BadRequestError(
+            f"--kv-transfer-config: kv_ip {host} is no address that other servers could reach this one at, and that is "
+            "what it is told to them for"
+        )
 
 
 def _check_extra(extra: ExtraConfig) -> None:
@@ -95,8 +112,9 @@ def _check_extra(extra: ExtraConfig) -> None:
     if "nixl" in extra.transports and nixl_module() is None:
         raise BadRequestError(f"--kv-transfer-config: transports has 'nixl'. {HOW_TO_INSTALL}")
     for peer in extra.allowed_peers:
-        if PEER.fullmatch(peer) is None:
-            raise BadRequestError(f"--kv-transfer-config: allowed_peers has {peer!r}, which is not host:port")
+        match = PEER.fullmatch(peer)
+        if match is None or not 1 <= int(match[2]) <= 65535:
+            raise BadRequestError(f"--kv-transfer-config: allowed_peers has {peer[:100]!r}, which is not host:port")
 
 
 def check_gibibytes(flag: str, value: float) -> None:

@@ -15,8 +15,9 @@ def read_shared_key(flag: str, path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             key = file.read(MAX_KEY_BYTES + 1).strip()
-    except OSError as error:
-        raise BadRequestError(f"{flag} {path} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # also a path with a NUL
+        told = error.strerror if isinstance(error, OSError) else error
+        raise BadRequestError(f"{flag} {path} cannot be read: {told}") from error
     if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
         raise BadRequestError(
             f"{flag} {path} has {len(key)} bytes, and must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES} "

@@ -13,6 +13,14 @@ def netloc(host: str, port: int | str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_name(host: str) -> bool:
+    """Whether it may be the name or the address of a host: what is not, Python's resolver answers with no OSError."""
+    try:
+        return bool(host.encode("idna")) and "\0" not in host
+    except UnicodeError:  # a label that is empty or too long
+        return False
+
+
 def resolve(host: str, port: int) -> str:
     """The first address of this name, now. Raises OSError."""
     return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])

@@ -16,7 +16,7 @@ from actors.kv.wire import Wire
 from actors.runtime_directory import MAX_SOCKET_PATH
 from protocol.errors import StartError
 from protocol.kv_ticket import KvTicket
-from protocol.net_address import netloc
+from protocol.net_address import is_name, netloc
 
 BACKLOG = 64
 
@@ -77,6 +77,8 @@ async def _connect_local(path: str) -> Wire:
 
 async def _connect_host(host: str, port: int) -> Wire:
     problem = OSError(f"{host} has no address")
+    if not is_name(host):
+        raise problem
     for family, kind, protocol, _, address in await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         with contextlib.ExitStack() as stack:
             connecting = stack.enter_context(trio.socket.socket(family, kind, protocol))
@@ -116,6 +118,8 @@ def listen_at_path(path: str) -> Iterator[socket.socket]:
 @contextlib.contextmanager
 def listen_at_host(host: str, port: int) -> Iterator[socket.socket]:
     """At this address only; 0: any free port. Raises StartError."""
+    if not is_name(host):
+        raise StartError(f"{host!r}: no host has such a name")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)

@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 from attrs import frozen
 
 from protocol.errors import BadRequestError
+from protocol.net_address import is_name
 
 PORTS = {"http": 80, "https": 443}
 
@@ -37,14 +38,16 @@ def read_address(flag: str, text: str) -> UpstreamAddress:
         port = parts.port
     except ValueError as error:
         raise BadRequestError(f"{flag} {text!r} is no URL: {error}") from error
-    if parts.scheme not in PORTS or not parts.hostname or not text.isascii() or not text.isprintable():
+    host = parts.hostname or ""
+    is_place = is_name(host) and port != 0
+    if parts.scheme not in PORTS or not is_place or not text.isascii() or not text.isprintable():
         raise BadRequestError(f"{flag} must be URLs as http://10.0.0.1:8000, and {shown(parts)!r} is none")
     if parts.username is not None or parts.query or parts.fragment or " " in text:
         raise BadRequestError(
             f"{flag} {shown(parts)!r} may have no user, no query and no fragment: keys are for --upstream-api-key"
         )
     path = parts.path.rstrip("/").removesuffix("/v1")
-    return UpstreamAddress(parts.scheme, parts.hostname, PORTS[parts.scheme] if port is None else port, path)
+    return UpstreamAddress(parts.scheme, host, PORTS[parts.scheme] if port is None else port, path)
 
 
 def shown(parts: SplitResult) -> str:

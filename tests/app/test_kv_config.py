@@ -92,13 +92,27 @@ def test_transports_are_those_there_are_and_are_installed(monkeypatch) -> None:
         ({"kv_transfer_config": '{"kv_connector_extra_config": {"lease_seconds": 0}}'}, "lease_seconds"),
         *(
             ({"kv_transfer_config": json.dumps({"kv_connector_extra_config": {"allowed_peers": [peer]}})}, "host:port")
-            for peer in ("10.0.0.2", "http://10.0.0.2:14579", "fe80::1:14579", "host:", "")
+            for peer in ("10.0.0.2", "http://10.0.0.2:14579", "fe80::1:14579", "host:", "", "host:0", "host:65536")
+        ),
+        *(
+            ({"kv_transfer_config": json.dumps({"kv_ip": host})}, "kv_ip .* is no host's name or address")
+            for host in ("10.0.0..1", "x" * 64, "ü" * 63, "a\0b")
+        ),
+        *(
+            ({"kv_transfer_config": json.dumps({"kv_ip": host})}, "no address that other servers could reach")
+            for host in ("0.0.0.0", "::")
         ),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(flags, said) -> None:
     with pytest.raises(BadRequestError, match=said):
         Settings(**flags)
+
+
+def test_a_key_file_that_has_no_possible_name_is_refused() -> None:
+    config = json.dumps({"kv_connector_extra_config": {"key_file": "a\0b"}})
+    with pytest.raises(BadRequestError, match="cannot be read: embedded null byte"):
+        Settings(kv_transfer_config=config).connectors  # noqa: B018  raises
 
 
 def test_a_key_that_can_be_guessed_is_refused(tmp_path) -> None:

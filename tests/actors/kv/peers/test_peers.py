@@ -196,6 +196,11 @@ async def test_nobody_listens_there(owner_window, directory):
         assert await kind_of_failure(reader, ticket) == "unreachable"
 
 
+async def test_nobody_is_found_at_what_is_no_name(owner_window):
+    async with open_owner(owner_window, lend(owner_window, [3])) as ticket, open_reader() as reader:
+        assert await kind_of_failure(reader, resigned(ticket, host="a..b")) == "unreachable"
+
+
 # ------------------------------------------------------------------ listeners
 
 
@@ -218,6 +223,7 @@ async def test_the_socket_is_for_us_alone_and_takes_the_place_of_one_that_was_le
         ({"peer_path": "/proc/nowhere/kv.sock"}, "cannot be heard there"),
         ({"peer_host": "192.0.2.1"}, "cannot be heard there"),
         ({"peer_host": "nobody.invalid"}, "not an address of this host"),
+        ({"peer_host": "a..b"}, "no host has such a name"),
     ],
 )
 async def test_a_place_where_nobody_can_be_heard_stops_the_start(owner_window, changes, reason):
