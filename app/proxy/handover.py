@@ -10,6 +10,7 @@ from typing import Any, TypeVar, final
 
 import msgspec
 
+from app.body import nests_within
 from app.kv_transfer import FIELD
 from protocol.errors import BadRequestError
 
@@ -29,6 +30,8 @@ ASKED_FIRST = {
 }
 NOT_FOR_PREFILL = ("stream_options", "min_tokens")
 """One token is computed there, and told in one piece."""
+MOST_LEVELS = 32
+"""Of what a prefill server tells. Block ids are in lists in lists."""
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 
@@ -89,9 +92,18 @@ class Handover:
 
 def read_transfer(body: bytes) -> msgspec.Raw | None:
     """What the decode server is to be given, out of a prefill server's answer. None: nothing was kept. Raises
-    msgspec.DecodeError for what is no such answer."""
-    transfer = _PREFILL_ANSWER.decode(body).kv_transfer_params
-    return None if _is_null(transfer) else msgspec.Raw(bytes(transfer))  # the rest of the answer may go
+    msgspec.DecodeError for what is no such answer: the decode server would refuse it, and not its client's doing."""
+    try:
+        transfer = _PREFILL_ANSWER.decode(body).kv_transfer_params
+        told = bytes(transfer)  # the rest of the answer may go
+        told.decode()
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
+    if _is_null(transfer):
+        return None
+    if told[:1] != b"{" or not nests_within(told, MOST_LEVELS):
+        raise msgspec.DecodeError(f"{FIELD} is no object, or nests more than {MOST_LEVELS} levels deep")
+    return msgspec.Raw(told)
 
 
 def _read(fields: Fields, name: str, kind: type[T]) -> T | None:

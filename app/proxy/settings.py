@@ -79,10 +79,9 @@ class ProxySettings:
     def __attrs_post_init__(self) -> None:
         check_listening_settings(self)
         self.prefill_addresses, self.decode_addresses  # noqa: B018  raise for what cannot be read
-        if self.upstream_api_key is not None and not (
-            self.upstream_api_key.isascii() and self.upstream_api_key.strip()
-        ):
-            raise BadRequestError("--upstream-api-key must have characters, of ASCII only")
+        key = self.upstream_api_key
+        if key is not None and not (key.isascii() and key.isprintable() and key.strip()):  # it goes into a header
+            raise BadRequestError("--upstream-api-key must have characters, of ASCII only, and be one line")
         least = {"max_body_bytes": 1, "prefill_min_bytes": 0, "shutdown_timeout": 0, "send_timeout": 0}
         for name, bound in least.items():
             value = attrs.asdict(self)[name]

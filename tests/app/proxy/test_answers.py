@@ -80,7 +80,23 @@ async def test_another_prefill_server_is_asked_when_one_fails(broken):
         assert [len(proxy.requests(name)) for name in ("p0", "p1")] == [1, 2]  # it rests meanwhile
 
 
-@pytest.mark.parametrize("answer", [b"no JSON", b"[]", b"x" * (17 * 2**20)], ids=["text", "list", "endless"])
+def told(transfer: bytes) -> bytes:
+    """A prefill server's answer with it."""
+    return b'{"kv_transfer_params": ' + transfer + b"}"
+
+
+NONSENSE = {
+    "text": b"no JSON",
+    "list": b"[]",
+    "endless": b"x" * (17 * 2**20),
+    "no object": told(b'"ticket"'),
+    "no UTF-8": told(b'{"ticket": "\xff"}'),
+    "deep": told(b'{"remote_block_ids": ' + b"[" * 99 + b"]" * 99 + b"}"),
+    "far too deep": told(b"[" * 100_000 + b"]" * 100_000),
+}
+
+
+@pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE)
 async def test_a_prefill_server_that_answers_nonsense_has_failed(answer):
     async def talks_nonsense(talk: Talk) -> None:
         await talk.whole(answer)

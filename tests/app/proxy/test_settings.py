@@ -36,6 +36,7 @@ def test_addresses_are_read(text, shown):
     [
         *("", "host:8000", "ftp://host", "http://", "http://:80", "http://host:99999", "http://host:x", "http://h?a"),
         *("http://user:secret@host", "http://h/#a", "http://h/a b", "http://h\n/", "http://ümlaut", "unix:/run/x"),
+        *("http://host:0", "http://a..b", "http://" + "h" * 64),
     ],
 )
 def test_what_is_no_address_is_refused_without_its_password(text):
@@ -54,6 +55,7 @@ def test_what_is_no_address_is_refused_without_its_password(text):
         ({"api_key": ("",)}, "--api-key is empty"),
         ({"upstream_api_key": " "}, "--upstream-api-key"),
         ({"upstream_api_key": "schlüssel"}, "--upstream-api-key"),
+        ({"upstream_api_key": "key\n"}, "--upstream-api-key"),
         ({"prefill_timeout": 0.0}, "--prefill-timeout must be above 0"),
         ({"upstream_timeout": float("nan")}, "--upstream-timeout"),
         ({"shutdown_timeout": -1.0}, "--shutdown-timeout"),
