@@ -19,6 +19,7 @@ from app.failures import register_failures
 from app.http_metrics import HttpMetrics
 from app.limits import Limits
 from app.messages_error import REQUEST_ID, is_messages_path
+from app.no_websockets import NoWebsocketsMiddleware
 from app.request_label import HEADER
 
 
@@ -37,6 +38,7 @@ def bare_app(name: str, limits: Limits) -> QuartTrio:
 
 def guard(app: QuartTrio, api_keys: Sequence[str], cors: CorsPolicy, metrics: HttpMetrics, *, logs: bool) -> None:
     """Nobody reaches the application but by what is put around it here. Without keys it is there for this machine."""
+    app.asgi_app = NoWebsocketsMiddleware(app.asgi_app)
     if api_keys:
         app.asgi_app = AuthenticationMiddleware(app.asgi_app, api_keys)
     else:

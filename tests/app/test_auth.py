@@ -147,6 +147,14 @@ async def test_a_websocket_without_a_key_is_closed() -> None:
     assert exchange.sent[0]["code"] == 1008
 
 
+async def test_a_websocket_is_closed_also_where_no_key_is_needed(caplog) -> None:
+    exchange = Exchange({"type": "websocket", "path": "/health", "headers": []})
+    await exchange.run(OPEN.app)
+    reason = "there are no WebSockets here"
+    assert exchange.sent == [{"type": "websocket.close", "code": 1008, "reason": reason}]
+    assert caplog.text == ""
+
+
 async def send(under_test: AppUnderTest, method: str, path: str, *headers: tuple[bytes, bytes]) -> Exchange:
     json_type = (b"content-type", b"application/json")
     exchange = Exchange(http_scope(method, path, [json_type, *headers]), b'{"prompt": "Hi", "max_tokens": 1}')
