@@ -1,4 +1,4 @@
-"""Servers behind the proxy that do as a test says, over streams in memory: bytes move only when the other side reads."""
+"""Servers behind the proxy that do as a test says, over streams in memory: bytes move when the other side reads."""
 
 from __future__ import annotations
 
