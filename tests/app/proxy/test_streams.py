@@ -170,6 +170,22 @@ async def test_a_connection_is_used_again_and_not_after_it_was_left():
         assert [one.num_connections for one in proxy.upstreams.values()] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("method", "beyond"), [("HEAD", b"{}"), ("GET", b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")]
+)
+async def test_what_a_server_says_beyond_its_answer_is_told_to_nobody(method, beyond):
+    told = b"" if method == "HEAD" else b"{}"
+
+    async def says_more(talk: Talk) -> None:
+        await talk.stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n" + told + beyond)
+        await trio.sleep_forever()
+
+    async with open_proxy_under_test(decode=[says_more]) as proxy:
+        for num_asked in range(1, 4):
+            assert (await proxy.ask(path="/v1/models", method=method)).data == told
+            assert proxy.upstreams["d0"].num_connections == num_asked
+
+
 async def test_a_drain_takes_nothing_more_and_lets_what_runs_finish():
     held = trio.Event()
 
