@@ -21,7 +21,7 @@ from attrs import frozen
 from app.drain import Drain
 from app.proxy.counts import ProxyCounts
 from app.proxy.passed_headers import Headers
-from app.proxy.surplus import close_if_more_came
+from app.proxy.surplus import give_up_if_more_came
 from app.proxy.upstream import Upstream
 from app.proxy.upstream_error import Kind, UpstreamError
 from protocol.errors import BadRequestError
@@ -93,7 +93,7 @@ class Answer:
     async def aclose(self) -> None:
         await self._body.aclose()
         if self.end in ("answered", "refused"):
-            await close_if_more_came(self._response)
+            give_up_if_more_came(self._response)
         await self._response.aclose()
 
     def _failed(self, kind: Kind, error: Exception) -> UpstreamError:

@@ -168,7 +168,6 @@ class FakeUpstream:
 class MemoryStream(httpcore2.AsyncNetworkStream):
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
-        self._is_closed = False
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         try:
@@ -187,14 +186,13 @@ class MemoryStream(httpcore2.AsyncNetworkStream):
             raise httpcore2.WriteError from error
 
     async def aclose(self) -> None:
-        self._is_closed = True
         await trio.aclose_forcefully(self._stream)
 
     async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname=None, timeout=None) -> Any:
         raise NotImplementedError
 
     def get_extra_info(self, info: str) -> Any:
-        return self._is_closed if info == "is_readable" else None
+        return False if info == "is_readable" else None
 
 
 @attrs.define
