@@ -18,8 +18,8 @@ from gpu.attention_backend import GatherBackend
 from gpu.config import ModelConfig
 from gpu.groups.groups import Groups
 from gpu.kernels.build import find_library
-from gpu.kernels.laid_out import laid_out_path, map_laid_out, open_laid_out
-from gpu.kernels.laid_out_file import laid_out_directory
+from gpu.kernels.laid_out import LaidOutMatrix, laid_out_path, map_laid_out, open_laid_out
+from gpu.kernels.laid_out_file import files_digest, laid_out_directory
 from gpu.kernels.library import KernelLibrary, open_library
 from gpu.kv_dtype import kv_dtype
 from gpu.kv_pool import KvPool, KvPoolSize, free_bytes, kv_pool_size
@@ -40,7 +40,7 @@ from gpu.torch_model import TorchModel
 from gpu.weight_files import GGUF_INDEX
 from gpu.weights import WeightLoader, WeightSource, open_weights
 from protocol.errors import CheckpointError, StartError, UnknownVariantError
-from protocol.spec import EngineSpec
+from protocol.spec import EngineSpec, SharedWeights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 INT8 = "int8"
@@ -174,9 +174,7 @@ def _native(
     plan, library, path = choice.plan, choice.library, choice.path
     laid_out = None if path is None else map_laid_out(path, plan.stacks, library.lanes)
     if laid_out is None and offer is not None:
-        share = offer.wait(spec.checkpoint)
-        if share is not None and share.laid_out is not None:
-            laid_out = map_laid_out(Path(share.laid_out.path), plan.stacks, library.lanes)
+        laid_out = _map_shared(offer.wait(spec.checkpoint), choice, source)
     if laid_out is None:
         laid_out = open_laid_out(path, plan.stacks, source, library.lanes)
     weights = plan.weights(laid_out, WeightLoader(source, torch.float32, torch.device("cpu"), report))
@@ -186,6 +184,18 @@ def _native(
     precision = Precision.COARSE if spec.dtype == INT8 else Precision.FINE
     kind, loras = plan.kind.lower(), (spec.max_loras, spec.max_lora_rank)
     return NativeModel(library, threads, config, weights, kind, pool, precision, *loras), size
+
+
+def _map_shared(
+    share: SharedWeights | None, choice: NativeChoice, source: WeightSource
+) -> dict[str, LaidOutMatrix] | None:
+    """None if this is not what the checkpoint is now, with a line in the log."""
+    if share is None or share.laid_out is None:
+        return None
+    if share.files != files_digest(source.files):
+        logger.warning("this engine loads by itself, since the checkpoint has changed since the weights were shared")
+        return None
+    return map_laid_out(Path(share.laid_out.path), choice.plan.stacks, choice.library.lanes)
 
 
 def _is_built(spec: EngineSpec) -> bool:

@@ -13,7 +13,7 @@ from typing import Self, final
 
 from gpu.draft_spec import draft_spec
 from gpu.kernels.build import find_library
-from gpu.kernels.laid_out_file import laid_out_directory, laid_out_path, read_index
+from gpu.kernels.laid_out_file import files_digest, laid_out_directory, laid_out_path, read_index
 from gpu.kernels.library import KernelLibrary
 from gpu.runner import Report
 from gpu.weight_files import weight_files
@@ -74,11 +74,13 @@ def find_laid_out(spec: EngineSpec) -> SharedWeights | None:
     if built is None:
         return None
     try:
-        path = laid_out_path(directory, weight_files(Path(spec.checkpoint)), KernelLibrary(built).lanes)
+        files = weight_files(Path(spec.checkpoint))
+        path, made_of = laid_out_path(directory, files, KernelLibrary(built).lanes), files_digest(files)
         with path.open("rb") as file:
             index = read_index(file)
     except (OSError, CheckpointError):
         return None  # who needs it will say what is wrong
     if index is None:
         return None
-    return SharedWeights(spec.checkpoint, index.size, laid_out=FileTensor(str(path), 0, [index.size], "uint8"))
+    laid_out = FileTensor(str(path), 0, [index.size], "uint8")
+    return SharedWeights(spec.checkpoint, index.size, laid_out=laid_out, files=made_of)

@@ -14,6 +14,7 @@ import torch
 
 from gpu.config import ModelConfig
 from gpu.kernels.laid_out import make_laid_out, write_laid_out
+from gpu.kernels.laid_out_file import files_digest
 from gpu.load_model import INT8, NativeChoice, choose_native, pick_device, pick_dtype
 from gpu.memory_file import MemoryFile
 from gpu.models.decoder import Decoder
@@ -58,15 +59,16 @@ def _share_laid_out(
 ) -> SharedWeights:
     """A file in the cache, or the same in memory where that cannot be written."""
     stacks, lanes, path = choice.plan.stacks, choice.library.lanes, choice.path
+    files = files_digest(source.files)
     if path is not None and make_laid_out(path, stacks, source, lanes, report):
         size = path.stat().st_size
-        return SharedWeights(spec.checkpoint, size, laid_out=FileTensor(str(path), 0, [size], "uint8"))
+        return SharedWeights(spec.checkpoint, size, laid_out=FileTensor(str(path), 0, [size], "uint8"), files=files)
     memory = MemoryFile("trillm-laid-out")
     kept.callback(memory.close)
     with os.fdopen(os.dup(memory.descriptor), "wb") as file:
         size = write_laid_out(file, stacks, source, lanes, report)
     memory.seal()
-    return SharedWeights(spec.checkpoint, size, laid_out=FileTensor(memory.path, 0, [size], "uint8"))
+    return SharedWeights(spec.checkpoint, size, laid_out=FileTensor(memory.path, 0, [size], "uint8"), files=files)
 
 
 def _share_tensors(

@@ -270,6 +270,8 @@ class SharedWeights(msgspec.Struct, frozen=True):
     table: FileTensor | None = None
     """For torch: where each tensor is, a gpu.shared_weights.TensorTable in msgpack, [bytes] uint8. It lies in the
     memory that it describes, since large models have more tensors than a frame holds."""
+    files: str = ""
+    """What `laid_out` was made of: gpu.kernels.laid_out_file.files_digest. A table has a key of its own."""
 
 
 class WeightsFacts(msgspec.Struct, frozen=True, tag="weights_facts"):

@@ -108,6 +108,19 @@ def test_where_no_file_can_be_it_is_laid_out_in_memory_once_for_all(reason, chec
     assert ("laid out again at each start" in caplog.text) == (reason == "a full disk")
 
 
+def test_what_was_laid_out_of_files_that_have_changed_since_is_not_mapped(checkpoint, cache, monkeypatch, caplog):
+    """Else an engine that is started again would compute with some weights of each."""
+    with WeightsHost(spec(checkpoint, cache)) as host:
+        old = share(host)
+    make_checkpoint(checkpoint, "llama", torch.float16)
+    alone, _ = load_model(spec(checkpoint, None), ignore)
+    offer = WeightsOffer(0.0)
+    offer.take(WeightsFacts([old]))
+    changed, _ = load_model(spec(checkpoint, cache), ignore, offer)
+    assert torch.equal(logits_of(changed), logits_of(alone))
+    assert "the checkpoint has changed since the weights were shared" in caplog.text
+
+
 def load_library(cache: Path):
     from gpu.kernels.library import open_library
 
