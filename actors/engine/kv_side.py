@@ -80,6 +80,8 @@ class KvSide:
         self._num_frames = num_frames
         self._saves = KvSaves(self._pool, num_frames)
         self.finds.forget()
+        if not self.is_reset(self._num_resets):  # of the one before it, or of none: what is on the disk is the same
+            self._outbox.append(KvReset(self.epoch, self._num_resets))
 
     def disconnect(self) -> list[Export]:
         """The connector is gone, or none comes. Returns what waited for tickets; nothing more is copied to or from its
@@ -242,12 +244,14 @@ class KvSide:
     # ------------------------------------------------------------------ forgetting
 
     def reset(self, *, external: bool) -> None:
-        """The pool has forgotten all. With `external`, the connector is to do so too."""
+        """The pool has forgotten all. With `external`, the connector is to do so too: if there is none just now, the
+        next one."""
         self.finds.drop_all()
-        if self._saves is not None and external:
-            self._saves.reset()
+        if external and self.is_used:
             self._num_resets += 1
-            self._outbox.append(KvReset(self.epoch, self._num_resets))
+            if self._saves is not None:
+                self._saves.reset()
+                self._outbox.append(KvReset(self.epoch, self._num_resets))
 
     @property
     def num_resets(self) -> int:

@@ -149,7 +149,7 @@ class Operations:
         if not was_done or not external or not self._scheduler.kv.is_used:
             return CacheReset(was_done)
         if not self._scheduler.kv.is_up:
-            return CacheReset(False)  # what it has on its disk will be found again
+            return CacheReset(False)  # the next one forgets what is on the disk, once it is there
         return partial(self._finish_reset, self._scheduler.kv.num_resets)
 
     async def _finish_reset(self, number: int) -> CacheReset:

@@ -708,6 +708,29 @@ def test_a_reset_forgets_what_the_connector_has_if_it_is_to(tiny: Path, bench: K
     assert len(bench.disk) == 4
 
 
+@pytest.mark.parametrize("external", [False, True])
+def test_what_was_to_be_forgotten_while_there_is_no_connector_is_by_the_next_one(
+    tiny: Path, bench: KvBench, external: bool
+):
+    """Which has what is on the disk."""
+    saved(bench)
+    bench.lose()
+    assert bench.scheduler.reset_prefix_cache(preempts=False, external=external)
+    bench.add(a_request("b", [7, *PROMPT]))
+    bench.settle()
+    bench.connect()
+    assert bench.scheduler.kv.is_reset(1) == external
+    bench.add(a_request("c", PROMPT))
+    bench.settle()
+    assert bench.outputs["c"][0].num_cached_tokens == (0 if external else 12)
+    bench.lose()
+    bench.connect()
+    bench.scheduler.reset_prefix_cache(preempts=False, external=False)
+    bench.add(a_request("d", PROMPT))
+    bench.settle()
+    assert bench.outputs["d"][0].num_cached_tokens == 12, "it forgets once"
+
+
 def test_what_a_plan_saves_while_all_is_reset_is_not_told(bench: KvBench):
     bench.add(a_request("a", PROMPT, max_tokens=8))
     bench.step()
