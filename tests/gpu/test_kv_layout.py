@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from app.settings import default_cache_directory
-from gpu.kv_layout import END_BYTES, WeightFile, kv_layout
+from gpu.kv_layout import END_BYTES, SAMPLE_BYTES, STRIDE_BYTES, WeightFile, kv_layout
 from gpu.load_model import load_model
 from protocol.ids import EngineIndex, Epoch
 from protocol.kv import KvLayout
@@ -96,12 +96,20 @@ def test_weights_that_were_trained_on_are_others(narrow, tmp_path, place):
     assert found[0] != found[1]
 
 
-def test_both_ends_of_a_long_file_are_looked_at(tmp_path):
+def test_both_ends_of_a_long_file_are_looked_at_and_some_of_what_is_between(tmp_path):
     path = tmp_path / "weights"
-    content = bytearray(2 * END_BYTES + 1000)
+    content = bytearray(4 * END_BYTES)
     path.write_bytes(content)
     plain = WeightFile.of(path)
-    for place, is_seen in ((END_BYTES - 1, True), (END_BYTES + 500, False), (END_BYTES + 1000, True)):
+    second = END_BYTES + STRIDE_BYTES
+    for place, is_seen in (
+        (END_BYTES - 1, True),
+        (END_BYTES + SAMPLE_BYTES, False),
+        (second, True),
+        (second + SAMPLE_BYTES - 1, True),
+        (second + SAMPLE_BYTES, False),
+        (3 * END_BYTES, True),
+    ):
         path.write_bytes(content[:place] + b"x" + content[place + 1 :])
         assert (WeightFile.of(path) != plain) == is_seen
 
