@@ -98,13 +98,13 @@ class Forwarding:
             tried.add(upstream)
             async with AsyncExitStack() as attempt:
                 try:
-                    opened = self.client.open_answer(upstream, self.decode.role, outgoing)
+                    opened = self.client.open_answer(upstream, outgoing)
                     answer = await attempt.enter_async_context(opened)
                     if answer.status not in TOO_BUSY:
-                        upstream.is_well()
+                        self.client.is_well(upstream)
                         await stack.enter_async_context(attempt.pop_all())
                         return answer
-                    upstream.is_busy(trio.current_time())
+                    self.client.is_busy(upstream)
                     end = await _refusal(answer)
                 except UpstreamError as error:
                     end = end if isinstance(end, Refusal) else error
@@ -130,29 +130,28 @@ class Forwarding:
                     return found
             if scope.cancelled_caught:
                 late = TimeoutError(f"a prompt was not computed within {self.prefill_timeout:g} s (--prefill-timeout)")
-                self.client.failed(upstream, self.prefill.role, "late", late)
+                self.client.failed(upstream, "late", late)
                 return None
         return None
 
     async def _prefill_at(self, upstream: Upstream, outgoing: Outgoing) -> Transfer | Refusal | None:
         """None: it does not do it. Raises UpstreamError."""
-        role = self.prefill.role
-        async with self.client.open_answer(upstream, role, outgoing) as answer:
+        async with self.client.open_answer(upstream, outgoing) as answer:
             if answer.status in TOO_BUSY:
-                upstream.is_busy(trio.current_time())
+                self.client.is_busy(upstream)
                 return None
             if 400 <= answer.status < 500:
-                upstream.is_well()
+                self.client.is_well(upstream)
                 return await _refusal(answer)
             if answer.status != 200:
                 told = (await answer.read(MOST_REFUSAL_BYTES))[:200]
-                raise self.client.failed(upstream, role, "broken", ValueError(f"HTTP {answer.status}: {told!r}"))
+                raise self.client.failed(upstream, "broken", ValueError(f"HTTP {answer.status}: {told!r}"))
             body = await answer.read(MOST_PREFILL_BYTES)
             try:
                 transfer = Transfer(read_transfer(body))
             except msgspec.DecodeError as error:
-                raise self.client.failed(upstream, role, "broken", error) from error
-            upstream.is_well()
+                raise self.client.failed(upstream, "broken", error) from error
+            self.client.is_well(upstream)
             return transfer
 
 

@@ -21,6 +21,8 @@ from app.schemas.ops import LoadAnswer, VersionAnswer
 from protocol.errors import TrillmError, UnavailableError
 
 HEALTH_SECONDS = 2.0
+MOST_HEALTH_BYTES = 2**16
+"""Of an answer, which is read so that its connection can be used again."""
 
 
 @final
@@ -76,13 +78,14 @@ async def one_is_healthy(forwarding: Forwarding) -> bool:
     async def ask(upstream: Upstream) -> None:
         nonlocal found
         try:
-            async with forwarding.client.open_answer(upstream, "health", question) as answer:
-                if answer.status == 200:
-                    upstream.is_well()
-                    found = True
-                    nursery.cancel_scope.cancel()
+            async with forwarding.client.open_answer(upstream, question, counted_as="health") as answer:
+                await answer.read(MOST_HEALTH_BYTES)
         except TrillmError:
             return
+        if answer.status == 200:
+            forwarding.client.is_well(upstream)
+            found = True
+            nursery.cancel_scope.cancel()
 
     with trio.move_on_after(HEALTH_SECONDS):
         async with trio.open_nursery() as nursery:

@@ -34,7 +34,6 @@ async def serve_proxy(settings: ProxySettings) -> int:
     certificates = trusted(settings.upstream_ca_certs)
     draining, ending, stop = Drain(), Drain(), trio.Event()
     sends, counts = BoundedSends(settings.send_timeout), ProxyCounts()
-    began = trio.current_time()
     with (
         open_sockets(settings, config) as sockets,
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
@@ -56,13 +55,11 @@ async def serve_proxy(settings: ProxySettings) -> int:
                 await end_in_time(signals, settings.shutdown_timeout, ending, sends)
 
             around.start_soon(stop_on_signal)
-            logger.info("starting a proxy, listening on %s", address(sockets))
             prefill, decode = (
                 ", ".join(str(one.address) for one in role) for role in (forwarding.prefill, forwarding.decode)
             )
-            logger.info(
-                "ready in %.1f s: prompts go to %s; answers come from %s", trio.current_time() - began, prefill, decode
-            )
+            where = address(sockets)
+            logger.info("listening on %s as a proxy: prompts go to %s; answers come from %s", where, prefill, decode)
             wrapped = wrap_app(app, config.wsgi_max_body_size, "asgi")
             await worker_serve(wrapped, config, sockets=sockets, shutdown_trigger=stop.wait)
             around.cancel_scope.cancel()

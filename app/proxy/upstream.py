@@ -19,6 +19,8 @@ BUSY_SECONDS = 1.0
 class Upstream:
     """In one role: a server that is named for both is two of these."""
 
+    role: str
+    """prefill or decode."""
     address: UpstreamAddress
     num_in_flight: int = 0
     num_failures: int = 0
@@ -41,17 +43,19 @@ class Upstream:
             self.on_trial = turn
         return turn
 
-    def is_well(self) -> None:
-        """It has answered."""
+    def is_well(self) -> bool:
+        """It has answered. Whether it had failed before."""
+        had_failed = self.num_failures > 0
         self.num_failures = 0
         self.rests_until = -math.inf
         self.on_trial = None
+        return had_failed
 
-    def is_busy(self, now: float) -> None:
-        """It lives, and has turned a request away."""
-        self.num_failures = 0
-        self.on_trial = None
+    def is_busy(self, now: float) -> bool:
+        """It lives, and has turned a request away. Whether it had failed before."""
+        had_failed = self.is_well()
         self.rests_until = now + BUSY_SECONDS
+        return had_failed
 
     def has_failed(self, now: float) -> float:
         """For how many seconds it rests now. Requests that fail together are one failure."""

@@ -58,14 +58,13 @@ class Outgoing:
 class Answer:
     """Its head is here. The rest comes as it is asked for."""
 
-    def __init__(self, response: httpcore2.Response, client: UpstreamClient, upstream: Upstream, role: str) -> None:
+    def __init__(self, response: httpcore2.Response, client: UpstreamClient, upstream: Upstream) -> None:
         self.status = response.status
         self.headers: Headers = response.headers
         self.end = "left"
         """How it ended, so far."""
         self._client = client
         self._upstream = upstream
-        self._role = role
         self._response = response
         self._body: AsyncGenerator[bytes] = response.stream.__aiter__()  # type: ignore[union-attr, assignment]
 
@@ -98,7 +97,7 @@ class Answer:
 
     def _failed(self, kind: Kind, error: Exception) -> UpstreamError:
         self.end = kind
-        return self._client.failed(self._upstream, self._role, kind, error)
+        return self._client.failed(self._upstream, kind, error)
 
 
 @final
@@ -137,15 +136,17 @@ class UpstreamClient:
             await pool.aclose()
 
     @asynccontextmanager
-    async def open_answer(self, upstream: Upstream, role: str, outgoing: Outgoing) -> AsyncIterator[Answer]:
-        """Entered when the head of the answer is here. Raises UpstreamError, and UnavailableError when all is to
-        end."""
+    async def open_answer(
+        self, upstream: Upstream, outgoing: Outgoing, counted_as: str | None = None
+    ) -> AsyncIterator[Answer]:
+        """Entered when the head of the answer is here. `counted_as`: instead of the server's role. Raises
+        UpstreamError, and UnavailableError when all is to end."""
         turn = upstream.begin()
         answer: Answer | None = None
         end = "left"
         try:
-            response = await self._send(upstream, role, outgoing)
-            answer = Answer(response, self, upstream, role)
+            response = await self._send(upstream, outgoing)
+            answer = Answer(response, self, upstream)
             try:
                 yield answer
             finally:
@@ -155,9 +156,9 @@ class UpstreamClient:
             raise
         finally:
             turn.end()
-            self._counts.ended(role, upstream.address, end if answer is None else answer.end)
+            self._counts.ended(counted_as or upstream.role, upstream.address, end if answer is None else answer.end)
 
-    async def _send(self, upstream: Upstream, role: str, outgoing: Outgoing) -> httpcore2.Response:
+    async def _send(self, upstream: Upstream, outgoing: Outgoing) -> httpcore2.Response:
         address = upstream.address
         length = [(b"content-length", str(len(outgoing.body)).encode())]
         request = httpcore2.Request(
@@ -180,24 +181,38 @@ class UpstreamClient:
         try:
             return await self.ending.unless_begun(partial(pool.handle_async_request, request))
         except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
-            raise self.failed(upstream, role, "unreachable", error) from error
+            raise self.failed(upstream, "unreachable", error) from error
         except httpcore2.LocalProtocolError as error:
             raise BadRequestError(f"The request's head cannot be passed on: {error}") from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
-            raise self.failed(upstream, role, "broken", error) from error
+            raise self.failed(upstream, "broken", error) from error
         except httpcore2.TimeoutException as error:
-            raise self.failed(upstream, role, "late", error) from error
+            raise self.failed(upstream, "late", error) from error
 
     def _pool(self, place: str) -> httpcore2.AsyncConnectionPool:
         if place not in self._pools:
             self._pools[place] = httpcore2.AsyncConnectionPool(**self._options)
         return self._pools[place]
 
-    def failed(self, upstream: Upstream, role: str, kind: Kind, error: Exception) -> UpstreamError:
+    def failed(self, upstream: Upstream, kind: Kind, error: Exception) -> UpstreamError:
         """It rests now, and the log has it, once for requests that fail together."""
         detail = str(error) or type(error).__name__
         was_resting = trio.current_time() < upstream.rests_until
         seconds = upstream.has_failed(trio.current_time())
         level = logging.DEBUG if was_resting else logging.WARNING
-        logger.log(level, "%s server %s is %s: %s; it rests for %.0f s", role, upstream.address, kind, detail, seconds)
-        return UpstreamError(kind, role, detail)
+        told = "%s server %s is %s: %s; it rests for %.0f s"
+        logger.log(level, told, upstream.role, upstream.address, kind, detail, seconds)
+        return UpstreamError(kind, upstream.role, detail)
+
+    def is_well(self, upstream: Upstream) -> None:
+        """It has answered."""
+        if upstream.is_well():
+            self._is_back(upstream)
+
+    def is_busy(self, upstream: Upstream) -> None:
+        """It has turned a request away, which another server may take."""
+        if upstream.is_busy(trio.current_time()):
+            self._is_back(upstream)
+
+    def _is_back(self, upstream: Upstream) -> None:
+        logger.info("%s server %s is back", upstream.role, upstream.address)

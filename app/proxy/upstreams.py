@@ -16,7 +16,7 @@ class Upstreams:
 
     def __init__(self, role: str, addresses: Iterable[UpstreamAddress]) -> None:
         self.role = role
-        self._all = [Upstream(address) for address in addresses]
+        self._all = [Upstream(role, address) for address in addresses]
         self._num_turns = 0
 
     def __iter__(self) -> Iterator[Upstream]:

@@ -6,16 +6,15 @@ import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from tests.helpers.server import LISTENING, READY, Server, open_process
+from tests.helpers.server import LISTENING, Server, open_process
 
 
 @asynccontextmanager
 async def open_proxy(
     prefill: Iterable[Server], decode: Iterable[Server], *flags: str, **environment: str
 ) -> AsyncIterator[Server]:
-    """On a free loopback port, ready."""
+    """On a free loopback port."""
     command = [sys.executable, "-m", "app.cli", "proxy", "--port", "0", "--prefill", *(one.url for one in prefill)]
     async with open_process([*command, "--decode", *(one.url for one in decode), *flags], **environment) as proxy:
         proxy.url = (await proxy.until_said(LISTENING))[1]
-        await proxy.until_said(READY)
         yield proxy

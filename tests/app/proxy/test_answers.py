@@ -121,7 +121,8 @@ async def test_without_any_prefill_server_the_decode_server_computes_the_prompt(
     ]
 
 
-async def test_a_prefill_server_that_is_well_again_is_asked_again(autojump_clock):
+async def test_a_prefill_server_that_is_well_again_is_asked_again(autojump_clock, caplog):
+    caplog.set_level("INFO", logger="trillm.proxy")
     async with open_proxy_under_test() as proxy:
         proxy.upstreams["p0"].is_reachable = False
         await proxy.ask(BODY)
@@ -130,6 +131,10 @@ async def test_a_prefill_server_that_is_well_again_is_asked_again(autojump_clock
         for _ in range(2):
             await proxy.ask(BODY)
         assert await proxy.count(WAYS % "handed_over") == 2
+    assert [record.message for record in caplog.records if record.name == "trillm.proxy"] == [
+        "prefill server http://p0 is unreachable: Connection refused; it rests for 5 s",
+        "prefill server http://p0 is back",
+    ]
 
 
 async def test_a_prompt_that_is_not_computed_in_time_is_computed_by_the_decode_server(autojump_clock):

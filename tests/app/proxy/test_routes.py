@@ -114,10 +114,30 @@ async def test_what_may_have_been_done_is_not_done_again():
 async def test_it_is_well_as_long_as_one_decode_server_is(path, autojump_clock):
     async with open_proxy_under_test(decode=[refuses(503), says_nothing, answers]) as proxy:
         assert (await proxy.ask(path=path, method="GET")).status_code == 200
-        proxy.upstreams["d2"].is_reachable = False
+        proxy.upstreams["d2"].script = breaks_off
         reply = await proxy.ask(path=path, method="GET")
         assert (reply.status_code, reply.json["error"]["message"]) == (503, "Not ready: no decode server answers")
         assert trio.current_time() < 3
+
+
+async def test_probes_are_counted_as_what_they_come_to_and_blame_the_server_by_its_role(caplog):
+    caplog.set_level("INFO", logger="trillm.proxy")
+    sample = 'trillm:proxy_requests_total{end="%s",role="health",server="http://d0"}'
+    async with open_proxy_under_test() as proxy:
+        for _ in range(2):
+            assert (await proxy.ask(path="/health", method="GET")).status_code == 200
+        assert proxy.upstreams["d0"].num_connections == 1
+        proxy.upstreams["d0"].script = refuses(503)
+        assert (await proxy.ask(path="/health", method="GET")).status_code == 503
+        proxy.upstreams["d0"].script = breaks_off
+        assert (await proxy.ask(path="/health", method="GET")).status_code == 503
+        proxy.upstreams["d0"].script = answers
+        assert (await proxy.ask(path="/health", method="GET")).status_code == 200
+        ends = [await proxy.count(sample % end) for end in ("answered", "refused", "broken", "left")]
+        assert ends == [3, 1, 1, 0]
+    failure, back = (record.message for record in caplog.records if record.name == "trillm.proxy")
+    assert failure.startswith("decode server http://d0 is broken: ")
+    assert back == "decode server http://d0 is back"
 
 
 async def test_it_tells_what_it_does():
