@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import cast, final
 
 import trio
@@ -63,6 +63,8 @@ class Access:
     num_tokens: int = 0
     finish: str = "-"
     """The finish reasons of its choices."""
+    work: object | None = None
+    """Where answers come from other servers: what is told, as its str(), in place of tokens and finish reasons."""
     failure: str | None = None
     """What ended a stream whose headers said that all was well."""
     status: int = 0
@@ -100,10 +102,11 @@ class Access:
 
     def line(self, now: float) -> str:
         first = "-" if self.first_byte_at is None else f"{self.first_byte_at - self.began:.3f}"
+        work = f"tokens={self.num_prompt_tokens}+{self.num_tokens} finish={self.finish}"
         return (
             f'{self.label} {self.answer_id} "{printable(self.method)} {printable(self.path)}" '
             f"{self.status or CLIENT_LEFT} model={printable(self.model)} "
-            f"tokens={self.num_prompt_tokens}+{self.num_tokens} finish={self.finish} "
+            f"{work if self.work is None else self.work} "
             f"first_byte={first} seconds={now - self.began:.3f} bytes={self.num_sent} end={self.end}"
         )
 
@@ -139,17 +142,22 @@ def printable(text: str) -> str:
 class AccessMiddleware:
     """Around everything else."""
 
-    def __init__(self, app: ASGIFramework, metrics: HttpMetrics, *, logs: bool) -> None:
-        """`logs`: whether there are lines; the counts are always kept."""
+    def __init__(
+        self, app: ASGIFramework, metrics: HttpMetrics, *, logs: bool, work: Callable[[], object] | None = None
+    ) -> None:
+        """`logs`: whether there are lines; the counts are always kept. `work`: makes each request's Access.work."""
         self._app = app
         self._metrics = metrics
         self._logs = logs
+        self._work = work
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         access = Access(label_of(scope), scope["method"], scope["path"], trio.current_time())
+        if self._work is not None:
+            access.work = self._work()
         cast("dict[str, object]", scope)[_KEY] = access
 
         async def receive_counted() -> ASGIReceiveEvent:

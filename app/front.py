@@ -5,7 +5,7 @@ Used by app/factory.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from quart import Response, g, request
 from quart_trio import QuartTrio
@@ -36,15 +36,24 @@ def bare_app(name: str, limits: Limits) -> QuartTrio:
     return app
 
 
-def guard(app: QuartTrio, api_keys: Sequence[str], cors: CorsPolicy, metrics: HttpMetrics, *, logs: bool) -> None:
-    """Nobody reaches the application but by what is put around it here. Without keys it is there for this machine."""
+def guard(
+    app: QuartTrio,
+    api_keys: Sequence[str],
+    cors: CorsPolicy,
+    metrics: HttpMetrics,
+    *,
+    logs: bool,
+    work: Callable[[], object] | None = None,
+) -> None:
+    """Nobody reaches the application but by what is put around it here. Without keys it is there for this machine.
+    `logs` and `work` are AccessMiddleware's."""
     app.asgi_app = NoWebsocketsMiddleware(app.asgi_app)
     if api_keys:
         app.asgi_app = AuthenticationMiddleware(app.asgi_app, api_keys)
     else:
         app.asgi_app = LoopbackMiddleware(app.asgi_app)
     app.asgi_app = CorsMiddleware(app.asgi_app, cors, has_keys=bool(api_keys))
-    app.asgi_app = AccessMiddleware(app.asgi_app, metrics, logs=logs)
+    app.asgi_app = AccessMiddleware(app.asgi_app, metrics, logs=logs, work=work)
 
 
 def _label_requests(app: QuartTrio) -> None:

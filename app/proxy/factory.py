@@ -14,6 +14,7 @@ from app.proxy.counts import ProxyCounts
 from app.proxy.cut_off import CutOffMiddleware
 from app.proxy.forwarding import Forwarding
 from app.proxy.ops import proxy_ops_routes
+from app.proxy.passage import Passage
 from app.proxy.routes import proxy_routes
 from app.proxy.settings import ProxySettings
 from app.proxy.upstream_client import UpstreamClient
@@ -38,5 +39,5 @@ def create_proxy_app(settings: ProxySettings, forwarding: Forwarding, drain: Dra
     app.register_blueprint(proxy_routes(forwarding, settings.limits, drain, settings.upstream_api_key))
     app.register_blueprint(proxy_ops_routes(forwarding, http, version("trillm")))
     app.asgi_app = CutOffMiddleware(app.asgi_app)
-    guard(app, settings.api_key, CorsPolicy(), http, logs=not settings.disable_access_log)
+    guard(app, settings.api_key, CorsPolicy(), http, logs=not settings.disable_access_log, work=Passage)
     return app

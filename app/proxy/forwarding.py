@@ -16,6 +16,7 @@ from attrs import frozen
 
 from app.proxy.counts import ProxyCounts, Way
 from app.proxy.handover import Handover, read_transfer
+from app.proxy.passage import Passage
 from app.proxy.passed_headers import Headers
 from app.proxy.upstream import Upstream
 from app.proxy.upstream_client import Answer, Outgoing, UpstreamClient
@@ -59,34 +60,39 @@ class Forwarding:
     prefill_timeout: float = 60.0
     prefill_min_bytes: int = 0
 
-    async def answer(self, handover: Handover, outgoing: Outgoing, stack: AsyncExitStack) -> Answer | Refusal:
-        """Of a request for an answer, whose body is in `handover`. What is opened is left with the stack.
+    async def answer(
+        self, handover: Handover, outgoing: Outgoing, stack: AsyncExitStack, passage: Passage
+    ) -> Answer | Refusal:
+        """Of a request for an answer, whose body is in `handover`. What is opened is left with the stack, and how it
+        went noted in `passage`.
 
         Raises UpstreamError if nobody answers, and UnavailableError when all is to end."""
         way: Way = "one_server"
         params: msgspec.Raw | None = None
         if handover.goes_by_two(self.prefill_min_bytes):
-            match await self._prefill(attrs.evolve(outgoing, body=handover.for_prefill())):
+            match await self._prefill(attrs.evolve(outgoing, body=handover.for_prefill()), passage):
                 case Refusal() as refusal:
-                    self.counts.went("refused")
+                    passage.way = "refused"
                     return refusal
                 case Transfer() as transfer:
                     params = transfer.params
                     way = "not_kept" if params is None else "handed_over"
                 case None:
                     way = "recomputed"
-        self.counts.went(way)
+        passage.way = way
         first = attrs.evolve(outgoing, body=handover.for_decode(params))
         # Who has broken off may have fetched the KV, which is given away only once.
         again = first if params is None else attrs.evolve(outgoing, body=handover.for_decode(None))
-        return await self._decode(first, again, stack)
+        return await self._decode(first, again, stack, passage)
 
-    async def pass_on(self, outgoing: Outgoing, stack: AsyncExitStack) -> Answer | Refusal:
+    async def pass_on(self, outgoing: Outgoing, stack: AsyncExitStack, passage: Passage) -> Answer | Refusal:
         """Any other request, to a decode server. Raises as `answer`; it is sent twice only if no server can have begun
         with it."""
-        return await self._decode(outgoing, None, stack)
+        return await self._decode(outgoing, None, stack, passage)
 
-    async def _decode(self, first: Outgoing, again: Outgoing | None, stack: AsyncExitStack) -> Answer | Refusal:
+    async def _decode(
+        self, first: Outgoing, again: Outgoing | None, stack: AsyncExitStack, passage: Passage
+    ) -> Answer | Refusal:
         """`again`: what other servers are sent when one has failed that had the request."""
         tried: set[Upstream] = set()
         outgoing: Outgoing | None = first
@@ -96,6 +102,7 @@ class Forwarding:
             if upstream is None:
                 break
             tried.add(upstream)
+            passage.decode = upstream.address
             async with AsyncExitStack() as attempt:
                 try:
                     opened = self.client.open_answer(upstream, outgoing)
@@ -114,7 +121,7 @@ class Forwarding:
             return end
         raise end
 
-    async def _prefill(self, outgoing: Outgoing) -> Transfer | Refusal | None:
+    async def _prefill(self, outgoing: Outgoing, passage: Passage) -> Transfer | Refusal | None:
         """None: no prefill server has done it, in time."""
         began = trio.current_time()
         tried: set[Upstream] = set()
@@ -126,6 +133,7 @@ class Forwarding:
                 except UpstreamError:
                     continue
                 if found is not None:
+                    passage.prefill = upstream.address
                     self.counts.prefill_seconds.observe(trio.current_time() - began)
                     return found
             if scope.cancelled_caught:

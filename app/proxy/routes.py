@@ -13,6 +13,7 @@ from app.drain import Drain
 from app.limits import Limits
 from app.proxy.forwarding import Forwarding
 from app.proxy.handover import CHAT, COMPLETIONS, FIELDS, Handover
+from app.proxy.passage import passage_of
 from app.proxy.passed_body import passed_response
 from app.proxy.passed_headers import passed_up
 from app.proxy.upstream_client import Outgoing
@@ -44,7 +45,9 @@ def proxy_routes(forwarding: Forwarding, limits: Limits, drain: Drain, upstream_
         handover = Handover(request.path, await read_body(request, FIELDS, limits, drain))
         access = access_of(request)
         access.model = handover.model or access.model
-        return passed_response(await forwarding.answer(handover, outgoing(b""), request_stack(request)), access)
+        passage, stack = passage_of(request), request_stack(request)
+        stack.callback(passage.end, forwarding.counts)
+        return passed_response(await forwarding.answer(handover, outgoing(b""), stack, passage), access)
 
     @routes.route("/v1/<path:rest>", methods=["GET", "POST", "DELETE"])
     async def pass_on(rest: str) -> Response:
@@ -58,7 +61,7 @@ def proxy_routes(forwarding: Forwarding, limits: Limits, drain: Drain, upstream_
             return await request.get_data(cache=False, as_text=False, parse_form_data=False)
 
         body = await drain.unless_begun(received)
-        found = await forwarding.pass_on(outgoing(body), request_stack(request))
+        found = await forwarding.pass_on(outgoing(body), request_stack(request), passage_of(request))
         return passed_response(found, access_of(request))
 
     async def refuse() -> Response:

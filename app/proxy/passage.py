@@ -1,0 +1,39 @@
+"""What became of one request: by which servers its answer came about. Noted by app/proxy/forwarding.py; told in the
+access log, and once in the counts.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from attrs import define
+from quart import Request
+
+from app.access_log import access_of
+from app.proxy.address import UpstreamAddress
+from app.proxy.counts import ProxyCounts, Way
+
+
+@define(eq=False)
+class Passage:
+    way: Way | None = None
+    """None: it is no request for an answer, or was left before there was one."""
+    prefill: UpstreamAddress | None = None
+    """Who has computed the prompt, or refused to."""
+    decode: UpstreamAddress | None = None
+    """Who was asked last."""
+    _is_counted: bool = False
+
+    def __str__(self) -> str:
+        return f"way={self.way or '-'} prefill={self.prefill or '-'} decode={self.decode or '-'}"
+
+    def end(self, counts: ProxyCounts) -> None:
+        """Nothing more comes to light. It may be told more than once."""
+        if self.way is not None and not self._is_counted:
+            self._is_counted = True
+            counts.went(self.way)
+
+
+def passage_of(request: Request) -> Passage:
+    """Of the request that is being answered."""
+    return cast("Passage", access_of(request).work)
