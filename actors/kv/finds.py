@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
+from actors.kv.complaints import Complaints
 from actors.kv.counters import Counters
 from actors.kv.find import Find
 from actors.kv.frames import Frames, Pin
@@ -42,6 +43,7 @@ class Finds:
         self._counters = counters
         self._say = say
         self._clock = clock
+        self._complaints = Complaints(clock)
         self._finds: dict[FindId, Find] = {}
         self._coming: dict[BlockHash, set[FindId]] = {}
         """Blocks on their way to memory, and whose finds wait for them."""
@@ -98,8 +100,7 @@ class Finds:
         for find in list(self._finds.values()):
             if not find.is_answered and find.ends_at <= now:
                 if find.fetching:
-                    find.error = "the blocks of the ticket did not come in time"
-                    self._counters.failures["timeout"] += 1
+                    self._failed(find, "timeout", "the blocks of the ticket did not come in time")
                 self._answer(find)
 
     # ------------------------------------------------------------------ one find
@@ -211,12 +212,16 @@ class Finds:
 
     def fail_fetch(self, find_id: FindId, error: FetchError) -> None:
         """Nothing of it is to be believed."""
-        self._counters.failures[error.kind] += 1
         find = self._finds[find_id]
         hashes, find.fetching = find.fetching, []
-        find.error = str(error)
+        self._failed(find, error.kind, str(error))
         self._fetch_is_over(hashes)
         self._go_on(find)
+
+    def _failed(self, find: Find, kind: str, sentence: str) -> None:
+        find.error = sentence
+        self._counters.failures[kind] += 1
+        self._complaints.failed(kind, sentence)
 
     def _fetch_is_over(self, hashes: Iterable[BlockHash]) -> None:
         """These have not come by it."""

@@ -19,8 +19,8 @@ PURE = {
         *("progress", "residents", "scheduler", "scheduler_config", "sequence", "shares", "step_counts", "waiting"),
     },
     "actors.kv": {
-        *("connector", "counters", "disk_index", "disk_records", "find", "finds", "frames", "leases", "lending"),
-        *("sources", "window"),
+        *("complaints", "connector", "counters", "disk_index", "disk_records", "find", "finds", "frames", "leases"),
+        *("lending", "sources", "window"),
     },
     "actors.output": {
         *("decoding_rule", "detokenizer", "logprobs", "processor", "request_state"),

@@ -174,6 +174,30 @@ async def test_a_fetch_that_fails_is_told_and_counted_and_nothing_of_it_used(aut
         assert_all_is_left(house, engine)
 
 
+async def test_the_log_tells_of_failures_by_kind_and_minute(autojump_clock, caplog):
+    async with open_kv_house() as house:
+        engine = await house.start_engine()
+        number = 0
+
+        async def fail(kind: str, times: int) -> list[str]:
+            """What is said of it."""
+            nonlocal number
+            caplog.clear()
+            house.peers.error = FetchError(kind, f"it is {kind}")
+            for _ in range(times):
+                number += 1
+                engine.find(number, names(1), b"t")
+                assert await engine.frames_found(number) == []
+                engine.leave(number)
+            return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+        refused = "the blocks of a ticket could not be had: it is refused"
+        assert await fail("refused", 3) == [refused]
+        assert await fail("layout", 2) == ["the blocks of a ticket could not be had: it is layout"]
+        await trio.sleep(61)
+        assert await fail("refused", 2) == [f"{refused} (and 2 more of this kind since that was said last)"]
+
+
 async def test_a_fetch_that_breaks_by_our_mistake_costs_its_find_only(autojump_clock):
     async with open_kv_house() as house:
         engine = await house.start_engine()
