@@ -56,7 +56,8 @@ class Entry:
     is_moving: bool = False
     """It waits for an engine because one has handed it over."""
     hands_over: bool = False
-    """Its engine computes the prompt and the first token, and then hands it over."""
+    """Its engine computes the prompt and the first token, and then hands it over. If it does not do so with that
+    token, it goes on itself for a while, as it has no connector."""
 
     def request(self, epoch: Epoch, kv: KvParams | None = None) -> EngineCoreRequest:
         """As it is sent to an engine, the first time or to go on."""
@@ -98,6 +99,7 @@ class Entry:
         if output.token_ids:
             self.token_ids += output.token_ids
             self.deaths = self.num_uncomputed = 0
+            self.hands_over = False
 
     def hand_over(self, ticket: bytes) -> None:
         """Its engine has forgotten it, so that another one goes on."""

@@ -219,9 +219,14 @@ class KvSide:
 
     # ------------------------------------------------------------------ exporting
 
+    @property
+    def gives_tickets(self) -> bool:
+        """There is a connector to ask for them, and it answers."""
+        return self._saves is not None and not self._is_silent
+
     def export(self, sequence: Sequence, finish: Finish | None, offset: int) -> bool:
         """Have a ticket made for its full blocks. False: there is none to be had."""
-        if self._saves is None or self._is_silent or sequence.block_hashes is None:
+        if not self.gives_tickets or sequence.block_hashes is None:
             return False
         # Published blocks count, whoever has them now: also if it was preempted while its last token was on its way.
         num_tokens = min(max(sequence.num_computed_tokens, sequence.num_tokens - 1), sequence.num_tokens)

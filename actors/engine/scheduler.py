@@ -396,9 +396,15 @@ class Scheduler:
         elif sequence.num_computed_tokens >= (sequence.num_published_blocks + 1) * self._pool.block_size:
             self._running.publish_full_blocks(sequence)
         self._counters.num_generated_tokens += sequence.num_output_tokens - offset
-        if finish is not None or (sampled is not None and sequence.hands_over):
+        if finish is not None or (sampled is not None and self._hands_over_now(sequence)):
             return self._end(sequence, finish, offset)
         return None if sampled is None else (sequence.client_index, sequence.output_from(offset))
+
+    def _hands_over_now(self, sequence: Sequence) -> bool:
+        """Without a ticket all that it has would be computed again elsewhere: that is only better than having others
+        wait for its place."""
+        is_full = len(self._running) + len(self._waiting) > self.config.max_num_seqs
+        return sequence.hands_over and (self.kv.gives_tickets or is_full)
 
     def _sequence_of(self, request: EngineCoreRequest, grammar: Constraint | None) -> Sequence:
         config = self.config

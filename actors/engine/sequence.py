@@ -188,7 +188,7 @@ class Sequence:
 
     @property
     def hands_over(self) -> bool:
-        """It is continued elsewhere after its first token."""
+        """It is to be continued elsewhere after its first token."""
         return self.request.kv is not None and self.request.kv.hands_over
 
     @property

@@ -324,13 +324,18 @@ async def test_who_dies_with_an_answer_leaves_it_to_whoever_is_there_with_its_ti
         assert divided.client.incidents.replays == 1
 
 
-async def test_a_connector_that_dies_with_what_was_asked_gives_no_ticket(checkpoint, autojump_clock):
+async def test_an_engine_whose_connector_dies_goes_on_until_there_is_another_one(checkpoint, autojump_clock):
     async with one_that_waits_for_its_ticket(checkpoint) as (divided, _):
         divided.connectors.die(PREFILL)
+        await divided.until(lambda: any(len(entry.token_ids) > 2 for entry in divided.client.live()))
+        assert divided.requests(DECODE) == []
+        divided.connectors.answers = True
+        divided.connectors.come(PREFILL)
         await divided.until(lambda: bool(divided.requests(DECODE)))
         (request,) = divided.requests(DECODE)
-        assert len(request.continuation_token_ids) == 1
-        assert request.kv is None
+        assert len(request.continuation_token_ids) > 2
+        assert request.kv is not None
+        assert request.kv.ticket in divided.connectors.tickets
 
 
 async def test_connectors_that_answer_nothing_are_waited_for_a_while_each_time(checkpoint, autojump_clock):

@@ -13,6 +13,7 @@ from app.replays import Due, Replays
 from app.roles import Roles
 from protocol.ids import EngineIndex, Epoch, RequestId
 from protocol.kv import KvParams
+from protocol.messages import RequestOutput
 from protocol.pooling import Pooling, PoolingParams
 from protocol.sampling import SamplingParams
 
@@ -24,7 +25,7 @@ def entry(*token_ids: int, max_tokens: int = 8, ticket: bytes = b"", **prompt: o
     made = Entry(
         RequestId("r"),
         Prompt([1, 2], SamplingParams(seed=1, max_tokens=max_tokens), **prompt),
-        ActorGeneration([]),
+        ActorGeneration([RequestId("r")]),
         0.0,
     )
     return attrs.evolve(made, token_ids=list(token_ids), kv_ticket=ticket)
@@ -104,6 +105,8 @@ def test_a_request_weighs_what_its_engine_does_of_it() -> None:
     one = entry(max_tokens=1000)
     one.send_to((BOTH[0], Epoch(1)), 0, hands_over=True)
     assert one.load == 2 + 1
+    one.deliver(RequestOutput(one.request_id, 0, [5], ""), BOTH[0])
+    assert one.load == MOST_AHEAD, "it goes on there, where there is no connector"
     one.hand_over(b"ticket")
-    one.send_to((BOTH[1], Epoch(1)), 2)
+    one.send_to((BOTH[1], Epoch(1)), 3)
     assert one.load == MOST_AHEAD

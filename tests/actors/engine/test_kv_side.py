@@ -555,10 +555,42 @@ def test_with_two_steps_in_flight_none_is_computed_for_one_that_is_handed_over(t
 def test_without_a_connector_there_are_empty_tickets_at_once(tiny: Path):
     bench = KvBench(tiny, a_config(), connects=False)
     bench.add(a_request("a", PROMPT, kv=KvParams(exports=True)))
-    bench.add(a_request("b", PROMPT, kv=KvParams(hands_over=True)))
     bench.run()
     assert bench.finish("a").kv_ticket == b""
-    assert [output.kv_ticket for output in bench.outputs["b"]] == [b""]
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 2])
+def test_without_a_connector_nobody_else_is_made_to_compute_the_prompt_again(tiny: Path, max_in_flight: int):
+    bench = KvBench(tiny, a_config(), connects=False, max_in_flight=max_in_flight)
+    bench.add(a_request("a", PROMPT, kv=KvParams(hands_over=True)))
+    bench.run()
+    assert [output.kv_ticket for output in bench.outputs["a"]] == [None] * len(bench.outputs["a"])
+    assert bench.tokens("a") == tokens_alone(tiny)
+    assert not bench.scheduler.request_ids
+
+
+def test_it_has_no_place_that_others_wait_for(tiny: Path):
+    bench = KvBench(tiny, a_config(max_num_seqs=2), connects=False)
+    for name in ("a", "b", "c"):
+        bench.add(a_request(name, PROMPT, kv=KvParams(hands_over=True)))
+    bench.run()
+    tickets = [bench.outputs[name][-1].kv_ticket for name in ("a", "b", "c")]
+    assert sorted(ticket is None for ticket in tickets) == [False, True, True]
+    assert not bench.scheduler.request_ids
+
+
+def test_a_request_is_handed_over_once_there_is_a_connector(tiny: Path, bench: KvBench):
+    bench.lose()
+    bench.add(a_request("a", PROMPT, kv=KvParams(hands_over=True)))
+    while len(bench.tokens("a")) < 2:
+        bench.step()
+    bench.connect()
+    bench.settle()
+    last = bench.outputs["a"][-1]
+    assert last.finish_reason is None
+    assert bench.connector.tickets[last.kv_ticket] == list(bench.disk)
+    assert bench.tokens("a") == tokens_alone(tiny)[: len(bench.tokens("a"))]
+    assert 2 < len(bench.tokens("a")) < len(tokens_alone(tiny))
 
 
 def leaving(tiny: Path, **params: bool) -> KvBench:
