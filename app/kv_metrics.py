@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client.metrics_core import Metric
 
 from app.metric_families import Families
 from protocol.engine_stats import EngineStats
-from protocol.kv import KvCounts
+from protocol.kv import KV_FAILURES, KV_TIERS, KV_TRANSPORTS, KvCounts
 
 
 def kv_metrics(stats: EngineStats, families: Families) -> Iterable[Metric]:
@@ -34,17 +34,26 @@ def _gauges(counts: KvCounts, families: Families) -> Iterable[Metric]:
 def _counters(counts: KvCounts, families: Families) -> Iterable[Metric]:
     counters = families.counters
     text = "KV blocks that were looked for, by where."
-    yield counters("trillm:kv_queried_blocks", text, "tier", counts.queried_blocks)
+    yield counters("trillm:kv_queried_blocks", text, "tier", _at_least(KV_TIERS, counts.queried_blocks))
     text = "KV blocks that were found, by where."
-    yield counters("trillm:kv_found_blocks", text, "tier", counts.found_blocks)
+    yield counters("trillm:kv_found_blocks", text, "tier", _at_least(KV_TIERS, counts.found_blocks))
     yield families.counter("trillm:kv_saved_blocks", "KV blocks that the engine has saved.", counts.saved_blocks)
     text = "Transfers from other connectors to this one."
-    yield counters("trillm:kv_transfers", text, "transport", counts.transfers)
-    yield counters("trillm:kv_transfer_bytes", "What they brought.", "transport", counts.transfer_bytes)
-    yield counters("trillm:kv_transfer_seconds", "What they took.", "transport", counts.transfer_seconds)
+    yield counters("trillm:kv_transfers", text, "transport", _at_least(KV_TRANSPORTS, counts.transfers))
+    yield counters(
+        "trillm:kv_transfer_bytes", "What they brought.", "transport", _at_least(KV_TRANSPORTS, counts.transfer_bytes)
+    )
+    yield counters(
+        "trillm:kv_transfer_seconds", "What they took.", "transport", _at_least(KV_TRANSPORTS, counts.transfer_seconds)
+    )
     text = "What the KV connector could not do; the engine computed it instead, or its request failed."
-    yield counters("trillm:kv_failures", text, "kind", counts.failures)
+    yield counters("trillm:kv_failures", text, "kind", _at_least(KV_FAILURES, counts.failures))
     yield families.counter("trillm:kv_leases_granted", "Exports.", counts.leases_granted)
     yield families.counter(
         "trillm:kv_leases_expired", "Exports that nobody has fetched in time.", counts.leases_expired
     )
+
+
+def _at_least(labels: Iterable[str], counted: Mapping[str, float]) -> dict[str, float]:
+    """Also what has not happened yet, so that alerts can be made of it."""
+    return dict.fromkeys(labels, 0.0) | dict(counted)

@@ -23,6 +23,10 @@ KV_VERSION = 1
 """Of frames' contents, of what connectors say to each other, and of tickets."""
 KV_TRANSPORTS = ("shm", "nixl", "tcp")
 """How blocks come from one connector to another, the best first."""
+KV_FAILURES = ("expired", "refused", "unreachable", "timeout", "layout", "broken", "disk")
+"""Why blocks could not be had, or not be kept."""
+KV_TIERS = ("memory", "disk", "peer")
+"""Where blocks are looked for."""
 
 BlockHash = NewType("BlockHash", bytes)
 FindId = NewType("FindId", int)
@@ -79,7 +83,8 @@ class KvParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ticket for it."""
     hands_over: bool = False
     """It does not go on after its first token, whose output has a ticket, but is continued elsewhere: the engine
-    forgets it without an end. Should that token end it, it ends as ever."""
+    forgets it without an end. Should that token end it, it ends as ever. Without a connector, which could give a
+    ticket, the engine goes on with it until there is one, or until others wait for its place."""
     must_load: bool = False
     """With a ticket: to fail, instead of computing what could not be had."""
 
@@ -198,7 +203,7 @@ class KvCounts(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_C
     leases: int = 0
     """That are held for others now."""
     queried_blocks: dict[str, int] = {}
-    """By where they were looked for: "memory", "disk", "peer"; and below, those that were found there."""
+    """By where they were looked for (KV_TIERS); and below, those that were found there."""
     found_blocks: dict[str, int] = {}
     saved_blocks: int = 0
     transfers: dict[str, int] = {}
@@ -206,7 +211,7 @@ class KvCounts(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_C
     transfer_bytes: dict[str, int] = {}
     transfer_seconds: dict[str, float] = {}
     failures: dict[str, int] = {}
-    """By kind: "expired", "refused", "unreachable", "timeout", "layout", "broken", "disk"."""
+    """By kind (KV_FAILURES)."""
     leases_granted: int = 0
     leases_expired: int = 0
 
