@@ -90,8 +90,8 @@ class KvLink:
             self._let_go()
         try:
             # Behind all plans until now, which know the old window; those that are made meanwhile copy nothing.
-            window = None if facts is None else facts.window
-            await self._stepper.apply(lambda runner: runner.attach_frames(window))
+            attached = None if facts is None else facts.window
+            await self._stepper.apply(lambda runner: runner.attach_frames(attached))
             if facts is not None:
                 self._outbox = self._access.connect(facts.inbox_address)
         except OSError as error:
@@ -104,7 +104,9 @@ class KvLink:
             early = list(self._early)
             self._early.clear()
             self._take_in(early)
-            logger.info("connector %d is there, with %d frames", facts.kv_epoch, facts.window.num_frames)
+            window = facts.window
+            gibibytes = window.num_frames * window.layout.frame_bytes / 2**30
+            logger.info("its KV connector is there, with %.2f GiB for %d blocks", gibibytes, window.num_frames)
 
     def _let_go(self) -> None:
         self._facts = None

@@ -1,5 +1,5 @@
-"""What the operator of a server hears of tickets that brought nothing to it: what it was, now and then. Pure but for the
-clock, which is given; used by actors/kv/finds. All of them are counted besides.
+"""What the operator of a server hears of tickets that brought nothing to it: now and then, why. All of them are counted
+besides. Pure but for the clock, which is given; used by actors/kv/finds.
 """
 
 from __future__ import annotations

@@ -173,6 +173,8 @@ class Disk:
         await self._in_thread(room, self._write_limiter)
         self._use(file, DiskIndex(self._num_slots) if self._must_reset else index)
         self._reader.opened()
+        of_them = (len(self._index), self.num_bytes / 2**30, self._most_bytes / 2**30)
+        logger.info("%s has %d KV blocks in %.2f GiB, and may have %.2f GiB", self._directory, *of_them)
 
     def _try_to_open(self) -> BlockFile | None:
         """None if another connector has it."""

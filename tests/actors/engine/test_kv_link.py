@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -169,6 +170,14 @@ async def test_who_waits_for_a_ticket_has_it_though_nobody_says_a_word(checkpoin
         assert not world.outputs
         await trio.sleep(2)
         assert [output.kv_ticket for output in world.outputs] == [b""]
+
+
+async def test_the_log_tells_how_much_there_is_room_for(checkpoint: Path, autojump_clock: object, caplog):
+    caplog.set_level(logging.INFO)
+    async with running(checkpoint) as world:
+        world.connect()
+        await trio.sleep(0.1)
+        assert f"its KV connector is there, with 0.00 GiB for {world.connector.window.num_frames} blocks" in caplog.text
 
 
 async def test_a_window_that_is_gone_is_done_without(checkpoint: Path, autojump_clock: object):

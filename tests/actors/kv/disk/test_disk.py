@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,17 @@ async def test_a_connector_that_was_ended_finds_on_the_disk_what_it_had(autojump
         engine = await house.start_engine()
 
         assert await engine.num_found(1, 2, 3) == 2
+
+
+async def test_the_log_tells_what_was_found_on_the_disk(autojump_clock, tmp_path: Path, caplog):
+    async with open_kv_house(kv_spec(tmp_path)) as house:
+        (await house.start_engine()).save(names(1, 2))
+    caplog.set_level(logging.INFO)
+    async with open_kv_house(kv_spec(tmp_path, disk_bytes=3 * 2**29)) as house:
+        await house.start_engine()
+        await wait_all_tasks_blocked()
+
+        assert f"{tmp_path} has 2 KV blocks in 0.00 GiB, and may have 1.50 GiB" in caplog.text
 
 
 async def test_who_asks_while_the_disk_is_being_opened_waits_for_it_but_not_for_long(autojump_clock, tmp_path: Path):
