@@ -46,6 +46,8 @@ KV = Group("Keys and values elsewhere (KV connectors)", sort_key=6)
 JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())
 SEVERAL_WORDS = Parameter(group=SERVER, consume_multiple=True, env_var_split=words, negative=())
 KEYS = Parameter(group=SERVER, env_var="VLLM_API_KEY", env_var_split=whole, negative=())
+OWN_DEFAULT = Parameter(group=KV, show_default=False)
+"""Whose text says what 0 stands for."""
 NO_ACCESS_LOG = Parameter(group=SERVER, name=("--disable-access-log", "--disable-uvicorn-access-log"), negative=())
 
 MAX_API_SERVERS = 64
@@ -268,14 +270,14 @@ class Settings:
     dummy_step_seconds: Annotated[float, Parameter(group=CACHE)] = 0.0
     """How long a step of the dummy model takes."""
 
-    kv_offloading_size: Annotated[float, Parameter(group=KV)] = 0.0
+    kv_offloading_size: Annotated[float, OWN_DEFAULT] = 0.0
     """GiB of the host's memory, of all engines together, for what was computed and has no room in their KV caches. It
     outlives engines. Default: none, or 1 for each engine if one of the other flags asks for connectors."""
     kv_offloading_backend: Annotated[Literal["native"], Parameter(group=KV, show=False)] = "native"
     """Taken for vLLM's sake: there is one."""
     kv_offloading_path: Annotated[Path | None, Parameter(group=KV)] = None
     """Directory where it is kept beyond that, also over a restart of the server."""
-    kv_offloading_disk_size: Annotated[float, Parameter(group=KV)] = 0.0
+    kv_offloading_disk_size: Annotated[float, OWN_DEFAULT] = 0.0
     """GiB of all engines together that are kept there. Default: 16."""
     prefill_engines: Annotated[int, Parameter(group=KV)] = 0
     """Engines that compute prompts and first tokens, and give what they have to --decode-engines, which do the rest: so
@@ -284,8 +286,9 @@ class Settings:
     """Engines that go on after the first token."""
     kv_transfer_config: Annotated[str | None, Parameter(group=KV)] = None
     """JSON: {"kv_role": "kv_both", "kv_ip": "10.0.0.1", "kv_port": 14579, "kv_load_failure_policy": "recompute",
-    "kv_connector_extra_config": {"key_file": FILE}} lets servers of trillm take over each other's prompts, as requests
-    say in `kv_transfer_params`."""
+    "kv_connector_extra_config": {"key_file": FILE, "allowed_peers": ["10.0.0.2:14579"], "lease_seconds": 30,
+    "transports": ["shm", "nixl", "tcp"]}} lets servers of trillm take over each other's prompts, as requests say in
+    `kv_transfer_params`: those with the same key."""
 
     enable_lora: Annotated[bool, Parameter(group=LORA)] = False
     """Compute requests with LoRA adapters whose `model` names one. --lora-modules implies it."""

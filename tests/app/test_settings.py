@@ -10,6 +10,7 @@ import pytest
 
 from app import cli
 from app.checks import ranged
+from app.kv_config import ExtraConfig
 from app.settings import Settings
 from protocol.errors import BadRequestError
 from protocol.parallel import ParallelSpec
@@ -238,3 +239,14 @@ def test_a_role_for_answers_is_a_short_word(monkeypatch):
     for role, told in (("", "has 0"), ("x" * 65, "1 to 64 characters, and has 65")):
         with pytest.raises(BadRequestError, match=f"--response-role.*{told}"):
             Settings(response_role=role)
+
+
+def test_no_flag_of_kv_connectors_tells_two_defaults(capsys):
+    cli.make_app()(["serve", "--help"], result_action="return_value")
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    sizes = told[told.index("--kv-offloading-size") : told.index("--prefill-engines INT")]
+
+    assert "Default: 16." in sizes
+    assert "[default:" not in sizes
+    for name in ExtraConfig.__struct_fields__:
+        assert f'"{name}"' in told
