@@ -14,8 +14,9 @@ import msgspec
 import trio
 from attrs import frozen
 
+from app.access_log import printable
 from app.proxy.counts import ProxyCounts, Way
-from app.proxy.handover import Handover, read_transfer
+from app.proxy.handover import Handover, complaint_of_transfer, read_transfer
 from app.proxy.passage import Passage
 from app.proxy.passed_headers import Headers
 from app.proxy.upstream import Upstream
@@ -28,6 +29,9 @@ logger = logging.getLogger("trillm.proxy")
 MOST_PREFILL_BYTES = 16 * 2**20
 """Of a prefill server's answer, which has one token and where the KV lies."""
 MOST_REFUSAL_BYTES = 2**20
+NOT_IMPLEMENTED = 501
+MAY_BE_OF_THE_TRANSFER = (400, 422, NOT_IMPLEMENTED)
+"""What a decode server says that cannot do with kv_transfer_params."""
 TOO_BUSY = (429, 503)
 """Another server may have room."""
 
@@ -93,12 +97,16 @@ class Forwarding:
     async def _decode(
         self, first: Outgoing, again: Outgoing | None, stack: AsyncExitStack, passage: Passage
     ) -> Answer | Refusal:
-        """`again`: what other servers are sent when one has failed that had the request."""
+        """`again`: what other servers are sent when one has failed that had the request, and the same one when it has
+        refused only the KV."""
         tried: set[Upstream] = set()
+        same: Upstream | None = None
         outgoing: Outgoing | None = first
         end: Refusal | UpstreamError | None = None
         while outgoing is not None:
-            upstream = self.decode.choose(trio.current_time(), tried, also_resting=not isinstance(end, Refusal))
+            also_resting = not isinstance(end, Refusal)
+            upstream = same or self.decode.choose(trio.current_time(), tried, also_resting=also_resting)
+            same = None
             if upstream is None:
                 break
             tried.add(upstream)
@@ -107,15 +115,24 @@ class Forwarding:
                 try:
                     opened = self.client.open_answer(upstream, outgoing)
                     answer = await attempt.enter_async_context(opened)
-                    if answer.status not in TOO_BUSY:
-                        self.client.is_well(upstream)
+                    if answer.status in TOO_BUSY:
+                        self.client.is_busy(upstream)
+                        end = await _refusal(answer)
+                        continue
+                    self.client.is_well(upstream)
+                    if again is None or outgoing is again or answer.status not in MAY_BE_OF_THE_TRANSFER:
                         await stack.enter_async_context(attempt.pop_all())
                         return answer
-                    self.client.is_busy(upstream)
-                    end = await _refusal(answer)
+                    refusal = await _refusal(answer)
+                    if not _is_of_the_transfer(upstream, refusal):
+                        return refusal
+                    passage.is_not_taken()
+                    same, outgoing = upstream, again
                 except UpstreamError as error:
                     end = end if isinstance(end, Refusal) else error
-                    outgoing = outgoing if error.is_unsent else again
+                    if not error.is_unsent:
+                        passage.is_not_taken()
+                        outgoing = again
         assert end is not None, "there is a decode server, and none was asked"
         if isinstance(end, Refusal):
             return end
@@ -161,6 +178,20 @@ class Forwarding:
                 raise self.client.failed(upstream, "broken", error) from error
             self.client.is_well(upstream)
             return transfer
+
+
+def _is_of_the_transfer(upstream: Upstream, refusal: Refusal) -> bool:
+    """Whether a decode server would answer without kv_transfer_params. That it has to is logged, once in a while."""
+    complaint = complaint_of_transfer(refusal.body)
+    if complaint is None:
+        return False
+    if not upstream.is_warned_of(trio.current_time()):
+        if refusal.status == NOT_IMPLEMENTED:
+            fault = "has no KV connector: it needs a --kv-transfer-config"
+        else:
+            fault = f"does not take over: {printable(complaint)}"
+        logger.warning("%s server %s %s; the prompt is computed there", upstream.role, upstream.address, fault)
+    return True
 
 
 async def _refusal(answer: Answer) -> Refusal:

@@ -42,8 +42,20 @@ class PrefillAnswer(msgspec.Struct, frozen=True):
     kv_transfer_params: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class Complaint(msgspec.Struct, frozen=True):
+    """What is read of an error."""
+
+    message: str = ""
+    param: str | None = None
+
+
+class RefusedAnswer(msgspec.Struct, frozen=True):
+    error: Complaint
+
+
 _ENCODER = msgspec.json.Encoder()
 _PREFILL_ANSWER = msgspec.json.Decoder(PrefillAnswer)
+_REFUSED_ANSWER = msgspec.json.Decoder(RefusedAnswer)
 
 
 @final
@@ -104,6 +116,16 @@ def read_transfer(body: bytes) -> msgspec.Raw | None:
     if told[:1] != b"{" or not nests_within(told, MOST_LEVELS):
         raise msgspec.DecodeError(f"{FIELD} is no object, or nests more than {MOST_LEVELS} levels deep")
     return msgspec.Raw(told)
+
+
+def complaint_of_transfer(body: bytes) -> str | None:
+    """What a decode server says against kv_transfer_params, which its client has not sent. None: its refusal is about
+    something else."""
+    try:
+        complaint = _REFUSED_ANSWER.decode(body).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return complaint.message if complaint.param == FIELD else None
 
 
 def _read(fields: Fields, name: str, kind: type[T]) -> T | None:

@@ -27,6 +27,11 @@ class Passage:
     def __str__(self) -> str:
         return f"way={self.way or '-'} prefill={self.prefill or '-'} decode={self.decode or '-'}"
 
+    def is_not_taken(self) -> None:
+        """What the prefill server has computed is of no use."""
+        if self.way == "handed_over":
+            self.way = "not_taken"
+
     def end(self, counts: ProxyCounts) -> None:
         """Nothing more comes to light. It may be told more than once."""
         if self.way is not None and not self._is_counted:

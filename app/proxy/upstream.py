@@ -11,6 +11,8 @@ from app.proxy.address import UpstreamAddress
 REST_SECONDS = 5.0
 """After a failure; twice that after the next one, and so on."""
 MOST_REST_SECONDS = 60.0
+SECONDS_BETWEEN_WARNINGS = 60.0
+"""Of what each request meets with, as long as the server is not set up otherwise."""
 BUSY_SECONDS = 1.0
 """Who has answered that it has too much to do is not asked for so long, if others can be."""
 
@@ -29,6 +31,7 @@ class Upstream:
     """By the caller's clock."""
     last_turn: int = 0
     """When it was chosen last, as a count of choices."""
+    warned_at: float = -math.inf
     on_trial: Turn | None = None
     """The one request that finds out whether it is well again."""
 
@@ -56,6 +59,13 @@ class Upstream:
         had_failed = self.is_well()
         self.rests_until = now + BUSY_SECONDS
         return had_failed
+
+    def is_warned_of(self, now: float) -> bool:
+        """Whether it was already, lately. If not, it is now."""
+        if now < self.warned_at + SECONDS_BETWEEN_WARNINGS:
+            return True
+        self.warned_at = now
+        return False
 
     def has_failed(self, now: float) -> float:
         """For how many seconds it rests now. Requests that fail together are one failure."""

@@ -170,6 +170,20 @@ async def test_what_two_servers_say_behind_a_proxy_is_what_one_says(checkpoint, 
         assert {model["id"] for model in (await front.get("/v1/models")).json()["data"]}
 
 
+async def test_a_decode_server_without_a_connector_computes_and_is_named_in_the_log(checkpoint, key):
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(open_server(checkpoint, *connected(key)))
+        plain = await stack.enter_async_context(open_server(checkpoint))
+        proxy = await stack.enter_async_context(open_proxy([first], [plain]))
+        front, http = [await stack.enter_async_context(server.client()) for server in (proxy, plain)]
+        for path, body in BODIES[:2]:
+            told = await answer(front, path, full(body))
+            assert told.comparable() == (await answer(http, path, full(body))).comparable()
+        assert (await metrics(front))['trillm:proxy_answers_total{way="not_taken"}'] == 2
+        warned = f"decode server {plain.url} has no KV connector: it needs a --kv-transfer-config"
+        assert sum(warned in line for line in proxy.log) == 1
+
+
 async def test_what_a_killed_server_did_behind_a_proxy_another_one_does(checkpoint, key):
     """Unless something of its answer was told already: then the stream says that no more will come."""
     slow = ("--dummy-step-seconds", "0.03")
@@ -208,7 +222,7 @@ async def test_what_a_killed_server_did_behind_a_proxy_another_one_does(checkpoi
         kill(first)
         assert (await answer(front, PATH, greedy(0))).comparable() == expected.comparable()
         ways = [(await metrics(front))[f'trillm:proxy_answers_total{{way="{way}"}}'] for way in WAYS]
-        assert ways == [3, 1]
+        assert ways == [2, 1, 1]
 
         told = Told()
         async with front.stream("POST", PATH, json=stream) as reply:
@@ -223,7 +237,7 @@ async def test_what_a_killed_server_did_behind_a_proxy_another_one_does(checkpoi
         assert not any("Traceback" in line for line in proxy.log), proxy.log
 
 
-WAYS = ("handed_over", "recomputed")
+WAYS = ("handed_over", "not_taken", "recomputed")
 PATH = "/v1/completions"
 
 

@@ -162,6 +162,62 @@ async def test_what_a_decode_server_refuses_is_passed_on_as_it_is(status):
         assert proxy.requests("d1") == []
 
 
+def takes_nothing_over(status: int, param: str = "kv_transfer_params"):
+    async def script(talk: Talk) -> None:
+        if "kv_transfer_params" in talk.received.json:
+            await talk.whole({"error": {"message": "It cannot.\nNo", "type": "t", "param": param, "code": "c"}}, status)
+        else:
+            await answers(talk)
+
+    return script
+
+
+NOT_TAKEN = {
+    501: "has no KV connector: it needs a --kv-transfer-config",
+    400: r"does not take over: It cannot.\nNo",
+}
+
+
+@pytest.mark.parametrize("status", NOT_TAKEN)
+async def test_a_decode_server_that_cannot_take_over_computes_the_prompt_and_is_told_of(status, caplog, autojump_clock):
+    async with open_proxy_under_test(decode=[takes_nothing_over(status)]) as proxy:
+        for seconds in (0, 59, 2):
+            await trio.sleep(seconds)
+            assert (await proxy.ask(BODY | {"stream": True})).data == EVENTS
+        asked = BODY | {"stream": True}
+        assert [one.json for one in proxy.requests("d0")] == [asked | {"kv_transfer_params": TRANSFER}, asked] * 3
+        assert [await proxy.count(WAYS % way) for way in ("handed_over", "not_taken")] == [0, 3]
+        assert proxy.upstreams["d0"].num_connections == 1
+    told = f"decode server http://d0 {NOT_TAKEN[status]}; the prompt is computed there"
+    assert [record.message for record in caplog.records if record.name == "trillm.proxy"] == [told] * 2
+
+
+async def test_a_decode_server_that_cannot_take_over_and_then_is_busy_leaves_the_prompt_to_another_one():
+    async def is_busy(talk: Talk) -> None:
+        await (refuses(503) if "kv_transfer_params" not in talk.received.json else takes_nothing_over(501))(talk)
+
+    async with open_proxy_under_test(decode=[is_busy, answers]) as proxy:
+        assert (await proxy.ask(BODY)).status_code == 200
+        assert [one.json for one in proxy.requests("d1")] == [BODY]
+
+
+@pytest.mark.parametrize("status", [400, 422, 501])
+async def test_a_refusal_of_something_else_is_passed_on_at_once(status):
+    async with open_proxy_under_test(decode=[takes_nothing_over(status, "logit_bias")]) as proxy:
+        reply = await proxy.ask(BODY)
+        assert (reply.status_code, reply.json["error"]["param"]) == (status, "logit_bias")
+        assert len(proxy.requests("d0")) == 1
+        assert await proxy.count(WAYS % "handed_over") == 1
+
+
+async def test_what_a_decode_server_refuses_also_without_the_field_is_refused():
+    async with open_proxy_under_test() as proxy:
+        script = {"error": {"message": "no", "param": "kv_transfer_params"}}
+        proxy.upstreams["d0"].script = lambda talk: talk.whole(script, 501)
+        assert (await proxy.ask(BODY)).status_code == 501
+        assert len(proxy.requests("d0")) == 2
+
+
 async def test_another_decode_server_is_asked_when_one_cannot_be_reached():
     async with open_proxy_under_test(decode=[answers, answers]) as proxy:
         proxy.upstreams["d0"].is_reachable = False
@@ -175,6 +231,7 @@ async def test_another_decode_server_computes_what_one_has_broken_off_before_it_
         assert (await proxy.ask(BODY)).status_code == 200
         assert proxy.requests("d0")[0].json == BODY | {"kv_transfer_params": TRANSFER}
         assert proxy.requests("d1")[0].json == BODY
+        assert [await proxy.count(WAYS % way) for way in ("handed_over", "not_taken")] == [0, 1]
 
 
 async def test_another_decode_server_is_asked_when_one_is_busy_and_the_refusal_told_when_all_are():
