@@ -21,6 +21,7 @@ from actors.record import Record
 from actors.rest import REST_SECONDS, GiveUp
 from actors.running import Running
 from protocol.ids import EngineIndex, Epoch
+from protocol.kv_directory import engine_directory
 from protocol.spec import EngineFacts, EngineSpec, Kv, KvEngine, KvFacts, KvSpec
 
 OpenConnector = Callable[[KvSpec, str], AbstractAsyncContextManager[Running]]
@@ -45,7 +46,7 @@ def spec_of(template: KvSpec, index: EngineIndex, num_engines: int) -> KvSpec:
         engine_index=index,
         engine_id=f"{template.engine_id}_dp{index}",
         window_bytes=template.window_bytes // num_engines,
-        disk_path=None if template.disk_path is None else str(Path(template.disk_path) / f"engine-{index}"),
+        disk_path=None if template.disk_path is None else str(engine_directory(Path(template.disk_path), index)),
         disk_bytes=template.disk_bytes // num_engines,
         peer_port=template.peer_port + index if template.peer_port else 0,
     )

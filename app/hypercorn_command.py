@@ -18,6 +18,7 @@ from quart_trio import QuartTrio
 from actors.handles import HouseSpec, die_with_parent
 from app.bounded_send import BoundedSends
 from app.hypercorn_mended import hypercorn_mended
+from app.kv_start import check_connectors
 from app.launch import checked, engine_client
 from app.notify import take_variables
 from app.serving import Service, announce, drain_limit
@@ -117,7 +118,7 @@ async def live_in_worker(service: Service, house: HouseSpec) -> None:
 
 async def live_with_actors(service: Service, house: HouseSpec) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.client.run_actors, house)
+        nursery.start_soon(run_actors, service, house)
         nursery.start_soon(leave_termination_to_master)
         nursery.start_soon(announce, service, None, trio.current_time())
         nursery.start_soon(service.run_background)
@@ -127,6 +128,15 @@ async def live_with_actors(service: Service, house: HouseSpec) -> None:
             os.kill(os.getpid(), signal.SIGINT)  # `-w 0`: the signal that hypercorn handles in an orderly way
         else:
             os.kill(os.getppid(), signal.SIGTERM)
+
+
+async def run_actors(service: Service, house: HouseSpec) -> None:
+    try:
+        await check_connectors(service.settings)
+    except TrillmError as error:
+        logger.error("%s", error.message)
+        return service.client.give_up(error.message)
+    await service.client.run_actors(house)
 
 
 async def leave_termination_to_master() -> None:

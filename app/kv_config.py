@@ -22,6 +22,8 @@ GIBIBYTE = 2**30
 DEFAULT_WINDOW_GIBIBYTES = 1.0
 """Of each engine, where only what it is for was asked for."""
 DEFAULT_DISK_GIBIBYTES = 16.0
+LOOPBACK = "127.0.0.1"
+DEFAULT_PORT = 14579
 OURS = "TrillmConnector"
 MAX_LEASE_SECONDS = 3600.0
 MAX_PEERS = 1024
@@ -49,12 +51,21 @@ class KvTransferConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_connector: str | None = None
     kv_role: Literal["kv_producer", "kv_consumer", "kv_both"] = "kv_both"
     engine_id: str | None = None
-    kv_ip: str = "127.0.0.1"
-    """Where other servers reach the connectors of this one."""
-    kv_port: int = 14579
+    kv_ip: str | None = None
+    """Where other servers reach the connectors of this one; None: LOOPBACK."""
+    kv_port: int = DEFAULT_PORT
     """The first engine's; the others have those after it. 0: free ones."""
     kv_load_failure_policy: Literal["recompute", "fail"] = "recompute"
     kv_connector_extra_config: ExtraConfig = ExtraConfig()
+
+    @property
+    def host(self) -> str:
+        return self.kv_ip or LOOPBACK
+
+    @property
+    def names_address(self) -> bool:
+        """Others are to know where this server is; 0 is a port that nobody knows."""
+        return self.kv_ip is not None or self.kv_port not in (0, DEFAULT_PORT)
 
 
 def read_kv_transfer_config(text: str | None) -> KvTransferConfig | None:
@@ -77,7 +88,7 @@ def read_kv_transfer_config(text: str | None) -> KvTransferConfig | None:
             raise BadRequestError(
                 f"--kv-transfer-config: {name} has {len(value)} characters, and must have 1 to {MAX_NAME_CHARACTERS}"
             )
-    _check_host(config.kv_ip)
+    _check_host(config.host)
     _check_extra(config.kv_connector_extra_config)
     return config
 
@@ -148,7 +159,7 @@ def kv_template(
         window_bytes=int(window * GIBIBYTE),
         disk_path=None if disk is None else str(disk.absolute()),
         disk_bytes=int((disk_gibibytes or DEFAULT_DISK_GIBIBYTES) * GIBIBYTE),
-        peer_host=None if transfer is None else config.kv_ip,
+        peer_host=None if transfer is None else config.host,
         peer_port=config.kv_port,
         allowed_peers=extra.allowed_peers,
         transports=extra.transports,

@@ -28,6 +28,7 @@ from app.checkpoints.weights import check_weights
 from app.engine_client import ActorEngineClient
 from app.engine_peers import EnginePeers
 from app.headless import serve_headless
+from app.kv_start import check_connectors
 from app.listening import ListeningConfig, hypercorn_config, open_sockets
 from app.notify import open_notifier
 from app.roles import Roles
@@ -45,8 +46,9 @@ async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str
     """Serve until a signal or a failure; the exit status: 0 after a signal, 1 when the service could not go on.
     `manager` is what the service manager said in the environment (app/notify.py).
 
-    Raises CheckpointError for a checkpoint that cannot be served, and StartError when the address cannot be bound, both
-    before any process is started (but for a chat template, which is read later).
+    Raises CheckpointError for a checkpoint that cannot be served, and StartError when an address cannot be bound or KV
+    connectors cannot have what they need, all before any process is started (but for a chat template, which is read
+    later).
     """
     description = checked(settings, checkpoint)
     if settings.node_rank > 0:
@@ -60,6 +62,7 @@ async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str
         open_notifier(manager) as notifier,
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
     ):
+        await check_connectors(settings)
         async with trio.open_nursery() as actors:
             began = trio.current_time()
             actors.start_soon(client.run_actors, settings.house(checkpoint.directory, checkpoint.draft))
@@ -85,6 +88,7 @@ async def serve_by_several(
         open_notifier(manager) as notifier,
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
     ):
+        await check_connectors(settings)
         return await oversee(settings, checkpoint, sockets, signals, notifier)
 
 

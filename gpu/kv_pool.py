@@ -6,9 +6,7 @@ The scheduler decides which block holds what (block tables in the step plan); th
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import attrs
 import numpy as np
@@ -17,6 +15,7 @@ import torch
 from gpu.kv_dtype import is_fp8, rounded
 from gpu.model_shape import ModelShape
 from protocol.errors import CheckpointError
+from protocol.host_memory import available_memory
 from protocol.spec import EngineSpec
 
 GIBIBYTE = 2**30
@@ -70,22 +69,8 @@ def free_bytes(device: torch.device, num_engines: int = 1) -> tuple[int, int]:
     if device.type == "cuda":
         free = int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE)
         return free, free
-    available = _available_memory() // num_engines
+    available = available_memory() // num_engines
     return available // 2, min(int(available * CPU_SHARE), CPU_DEFAULT_BYTES)
-
-
-def _available_memory() -> int:
-    """What this process may still take: of the machine, or of its control group where that has a limit."""
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                available = int(line.split()[1]) * 1024
-    group = Path("/sys/fs/cgroup")
-    if (group / "memory.max").exists() and (limit := (group / "memory.max").read_text().strip()) != "max":
-        available = min(available, max(0, int(limit) - int((group / "memory.current").read_text())))
-    return available
 
 
 class KvPool:

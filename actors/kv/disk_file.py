@@ -20,8 +20,9 @@ from typing import NamedTuple, final
 from actors.kv.disk_index import SlotRecord
 from actors.kv.disk_records import ERASED, RECORD_BYTES, checksum, packed, sound_records
 from protocol.kv import KV_VERSION, BlockHash, KvLayout
+from protocol.kv_directory import LOCK, is_layout_name
 
-BLOCKS, INDEX, LOCK = "blocks", "index", "lock"
+BLOCKS, INDEX = "blocks", "index"
 HEADER = struct.Struct("<8sIQ32s")
 """Magic, version, bytes of a block, the layout's digest."""
 MAGIC = b"trillmKV"
@@ -203,11 +204,6 @@ class DiskFile:
     def _close_all(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.pop())
-
-
-def is_layout_name(name: str) -> bool:
-    """Whether it is a directory of ours: everything else in there is not ours to touch."""
-    return len(name) >= 2 * 8 and set(name) <= set("0123456789abcdef")
 
 
 def remove_layout(path: Path) -> None:
