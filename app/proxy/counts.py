@@ -16,7 +16,8 @@ from app.proxy.upstreams import Upstreams
 
 Way = Literal["handed_over", "not_kept", "not_taken", "one_server", "recomputed", "refused"]
 """How an answer came about. "not_kept": the prefill server has computed the prompt, and given nothing of it away.
-"not_taken": it has, and the decode server has computed the prompt again.
+"not_taken": it has, and a decode server has computed the prompt again, since it could not take over, since the first
+one has broken off, or for reasons of its own: the usage that it has told says that it had found nothing of the prompt.
 "recomputed": no prefill server could do it. "refused": by a prefill server, as it would have been by any."""
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 

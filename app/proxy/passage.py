@@ -22,7 +22,6 @@ class Passage:
     """Who has computed the prompt, or refused to."""
     decode: UpstreamAddress | None = None
     """Who was asked last."""
-    _is_counted: bool = False
 
     def __str__(self) -> str:
         return f"way={self.way or '-'} prefill={self.prefill or '-'} decode={self.decode or '-'}"
@@ -33,9 +32,8 @@ class Passage:
             self.way = "not_taken"
 
     def end(self, counts: ProxyCounts) -> None:
-        """Nothing more comes to light. It may be told more than once."""
-        if self.way is not None and not self._is_counted:
-            self._is_counted = True
+        """Nothing more comes to light."""
+        if self.way is not None:
             counts.went(self.way)
 
 

@@ -18,9 +18,11 @@ from app.failures import error_body_at, failure_of
 from app.messages_error import is_messages_path
 from app.proxy.cut_off import CutOffError
 from app.proxy.forwarding import Refusal
+from app.proxy.passage import Passage
 from app.proxy.passed_headers import Headers, passed_down
 from app.proxy.upstream_client import Answer
 from app.proxy.upstream_error import UpstreamError
+from app.proxy.usage_tail import UsageTail
 from app.proxy.whole_events import WholeEvents
 from protocol.errors import TrillmError, UnavailableError
 
@@ -29,8 +31,10 @@ from protocol.errors import TrillmError, UnavailableError
 class PassedBody(ResponseBody):
     """What Quart iterates. It owns nothing: the connection closes the answer (see app/connection.py)."""
 
-    def __init__(self, answer: Answer, access: Access) -> None:
+    def __init__(self, answer: Answer, access: Access, passage: Passage) -> None:
         self._answer = answer
+        self._passage = passage
+        self._usage = UsageTail() if passage.way == "handed_over" and answer.status == 200 else None
         self._access = access
         self._events = WholeEvents() if _is_event_stream(answer.headers) else None
         self._ended = False
@@ -55,7 +59,11 @@ class PassedBody(ResponseBody):
             return self._broken(error)
         if not data:
             self._ended = True
+            if self._usage is not None and self._usage.num_cached_tokens() == 0:
+                self._passage.is_not_taken()
             return b"" if self._events is None else self._events.rest()
+        if self._usage is not None:
+            self._usage.take(data)
         return data if self._events is None else self._events.take(data)
 
     def _broken(self, error: TrillmError) -> bytes:
@@ -71,8 +79,8 @@ def failure_events(path: str, error: TrillmError, label: str) -> bytes:
     return b"event: error\n" + told if is_messages_path(path) else told + sse.DONE
 
 
-def passed_response(answer: Answer | Refusal, access: Access) -> Response:
-    body = answer.body if isinstance(answer, Refusal) else PassedBody(answer, access)
+def passed_response(answer: Answer | Refusal, access: Access, passage: Passage) -> Response:
+    body = answer.body if isinstance(answer, Refusal) else PassedBody(answer, access, passage)
     response = Response(body, status=answer.status)
     response.headers.clear()
     for name, value in passed_down(answer.headers):

@@ -47,7 +47,8 @@ def proxy_routes(forwarding: Forwarding, limits: Limits, drain: Drain, upstream_
         access.model = handover.model or access.model
         passage, stack = passage_of(request), request_stack(request)
         stack.callback(passage.end, forwarding.counts)
-        return passed_response(await forwarding.answer(handover, outgoing(b""), stack, passage), access)
+        found = await forwarding.answer(handover, outgoing(b""), stack, passage)
+        return passed_response(found, access, passage)
 
     @routes.route("/v1/<path:rest>", methods=["GET", "POST", "DELETE"])
     async def pass_on(rest: str) -> Response:
@@ -61,8 +62,9 @@ def proxy_routes(forwarding: Forwarding, limits: Limits, drain: Drain, upstream_
             return await request.get_data(cache=False, as_text=False, parse_form_data=False)
 
         body = await drain.unless_begun(received)
-        found = await forwarding.pass_on(outgoing(body), request_stack(request), passage_of(request))
-        return passed_response(found, access_of(request))
+        passage = passage_of(request)
+        found = await forwarding.pass_on(outgoing(body), request_stack(request), passage)
+        return passed_response(found, access_of(request), passage)
 
     async def refuse() -> Response:
         raise NotFoundError(f"{request.path} is for one server, and this is a proxy in front of several: ask them")

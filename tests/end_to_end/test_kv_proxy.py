@@ -170,7 +170,7 @@ async def test_what_two_servers_say_behind_a_proxy_is_what_one_says(checkpoint, 
         assert {model["id"] for model in (await front.get("/v1/models")).json()["data"]}
 
 
-async def test_a_decode_server_without_a_connector_computes_and_is_named_in_the_log(checkpoint, key):
+async def test_a_decode_server_that_cannot_take_over_computes_and_is_told_of(checkpoint, key, tmp_path):
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(open_server(checkpoint, *connected(key)))
         plain = await stack.enter_async_context(open_server(checkpoint))
@@ -180,6 +180,14 @@ async def test_a_decode_server_without_a_connector_computes_and_is_named_in_the_
             told = await answer(front, path, full(body))
             assert told.comparable() == (await answer(http, path, full(body))).comparable()
         assert (await metrics(front))['trillm:proxy_answers_total{way="not_taken"}'] == 2
+        other_key = tmp_path / "key"
+        other_key.write_text("o" * 40)
+        stranger = await stack.enter_async_context(open_server(checkpoint, *connected(other_key)))
+        other = await stack.enter_async_context(open_proxy([first], [stranger]))
+        unheard = await stack.enter_async_context(other.client())
+        for path, body in BODIES[:2]:
+            await answer(unheard, path, full(body))
+        assert (await metrics(unheard))['trillm:proxy_answers_total{way="not_taken"}'] == 2
         warned = f"decode server {plain.url} has no KV connector: it needs a --kv-transfer-config"
         assert sum(warned in line for line in proxy.log) == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
@@ -199,6 +200,31 @@ async def test_a_decode_server_that_cannot_take_over_and_then_is_busy_leaves_the
     async with open_proxy_under_test(decode=[is_busy, answers]) as proxy:
         assert (await proxy.ask(BODY)).status_code == 200
         assert [one.json for one in proxy.requests("d1")] == [BODY]
+
+
+def usage(num_cached_tokens: int | None) -> dict:
+    details = None if num_cached_tokens is None else {"cached_tokens": num_cached_tokens}
+    return {"prompt_tokens": 40, "prompt_tokens_details": details, "total_tokens": 42}
+
+
+@pytest.mark.parametrize(("cached", "way"), [(0, "not_taken"), (32, "handed_over"), (None, "handed_over")])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_a_decode_server_found_nothing_of_was_not_taken_where_it_says_so(cached, way, stream):
+    async def tells_usage(talk: Talk) -> None:
+        words = [{"choices": [{"text": json.dumps({"usage": usage(0)})}]}] * 50
+        if stream:
+            told = [*words, {"choices": [], "usage": usage(cached)}]
+            await talk.events(
+                b"".join(b"data: %s\n\n" % json.dumps(one).encode() for one in told) + b"data: [DONE]\n\n"
+            )
+        else:
+            await talk.whole({"choices": words, "usage": usage(cached), "kv_transfer_params": None})
+
+    async with open_proxy_under_test(decode=[tells_usage]) as proxy:
+        assert (await proxy.ask(BODY | {"stream": stream})).status_code == 200
+        assert await proxy.count(WAYS % way) == 1
+        await proxy.ask(BODY | {"stream": stream, "n": 2})
+        assert await proxy.count(WAYS % "one_server") == 1
 
 
 @pytest.mark.parametrize("status", [400, 422, 501])
