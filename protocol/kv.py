@@ -113,7 +113,8 @@ class KvLeave(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_LE
 
 
 class KvDecline(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="KV_DECLINE"):
-    """The engine has already what this ticket promises: whoever gave it need not keep it any longer."""
+    """Nobody needs what this ticket promises: the engine has it already, or it is one of its own, and nobody brings it.
+    Whoever gave it need not keep it any longer."""
 
     epoch: Epoch
     ticket: bytes

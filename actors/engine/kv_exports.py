@@ -14,7 +14,7 @@ from actors.engine.finish import Finish
 from actors.engine.kv_saves import KvSaves
 from actors.engine.sequence import Sequence
 from protocol.ids import Epoch
-from protocol.kv import BlockHash, ExportId, KvExport, KvExported, KvInput
+from protocol.kv import BlockHash, ExportId, KvDecline, KvExport, KvExported, KvInput
 
 GRACE_SECONDS = 0.5
 NO_TICKET = b""
@@ -113,7 +113,9 @@ class KvExports:
         have given up blocks that the pool still has. They are saved once more then."""
         export = self._asked.get(exported.export_id)
         if export is None:
+            self.give_back(exported.ticket)
             return None
+        self.give_back(export.ticket)  # which promised less
         export.ticket = exported.ticket
         missing = export.hashes[exported.num_blocks : export.num_saved]
         if not missing or export.is_second:
@@ -145,6 +147,11 @@ class KvExports:
             if export.number is not None:
                 del self._asked[export.number]
         return export
+
+    def give_back(self, ticket: bytes) -> None:
+        """Nobody will bring it: its blocks need not be kept until its time is over."""
+        if ticket:
+            self._say(KvDecline(self._epoch, ticket))
 
     def drop_all(self) -> list[Export]:
         exports = list(self._of.values())

@@ -235,6 +235,12 @@ class KvSide:
             self.exports.begin(Export(sequence, finish, offset, hashes))
         return bool(hashes)
 
+    def give_back(self, sequence: Sequence) -> None:
+        """Nobody takes its ticket, if it has one: what it was told last did not come to anybody."""
+        ticket, sequence.kv_ticket = sequence.kv_ticket, None
+        if self._saves is not None and ticket:
+            self.exports.give_back(ticket)
+
     def advance_exports(self, now: float) -> list[Export]:
         """Those that are over without a ticket."""
         if self._saves is None or not self.exports:

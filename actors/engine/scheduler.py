@@ -118,11 +118,14 @@ class Scheduler:
         return []
 
     def abort(self, client_index: ClientIndex, request_ids: Iterable[RequestId]) -> None:
-        """Drop these requests of that client without an output. Unknown and finished ids are ignored."""
+        """Drop these requests of that client without an output. Unknown and finished ids are ignored, but that nobody
+        takes the tickets of these."""
         for request_id in request_ids:
-            sequence = self._live.get(request_id)
-            if sequence is not None and sequence.client_index == client_index:
+            sequence = self._find(client_index, request_id)
+            if sequence is not None and request_id in self._live:
                 self._release(sequence)
+            elif sequence is not None:
+                self.kv.give_back(sequence)
 
     def expire(self, now: float) -> list[Addressed]:
         """End every request whose deadline has passed, in seconds of CLOCK_MONOTONIC; returns their last outputs."""

@@ -655,6 +655,23 @@ def test_who_waits_for_a_ticket_may_go(tiny: Path, how: str):
     num_outputs = len(bench.outputs["a"])
     bench.settle()
     assert len(bench.outputs["a"]) == num_outputs
+    assert bench.connector.declined == list(bench.connector.tickets), "it is given back, for nobody brings it"
+
+
+@pytest.mark.parametrize("params", [{"exports": True}, {"hands_over": True}], ids=["exports", "hands over"])
+def test_a_ticket_that_was_told_for_nothing_is_given_back_once(bench: KvBench, params: dict):
+    """Its client has left while it was on its way."""
+    bench.add(a_request("a", PROMPT, max_tokens=2, kv=KvParams(**params)))
+    bench.settle()
+    ticket = bench.outputs["a"][-1].kv_ticket
+    assert ticket
+    bench.scheduler.abort(ClientIndex(1), ids("a"))
+    bench.talk()
+    assert not bench.connector.declined, "it is another client's"
+    for _ in range(2):
+        bench.scheduler.abort(ClientIndex(0), ids("a"))
+        bench.talk()
+    assert bench.connector.declined == [ticket]
 
 
 def test_blocks_that_the_connector_has_given_up_are_saved_once_more_for_a_ticket(tiny: Path):
