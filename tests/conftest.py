@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from hypothesis import settings
 
 from tests.helpers.dummy_checkpoint import write_dummy_checkpoint
+
+# Timings decide no test.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

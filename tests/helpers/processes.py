@@ -39,7 +39,7 @@ def children(pid: int) -> dict[str, int]:
     for child in child_processes(pid):
         try:
             arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        except FileNotFoundError:  # it has just ended
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
             continue
         for entry in ENTRIES:
             if entry in arguments:

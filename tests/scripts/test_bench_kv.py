@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import torch
 
+from protocol.nixl_module import nixl_module
 from scripts.benchmark.client import Address, Call
 from scripts.benchmark.kv.command import kv
 from scripts.benchmark.kv.copies import measure_copies
@@ -119,6 +120,7 @@ def test_each_transport_is_measured_between_two_processes(tmp_path, capsys):
     assert kv(parts=["transports"], frame_kib=[4], mebibytes=[1], tries=1, output=result) == 0
 
     (row,) = json.loads(result.read_text())["from connector to connector"]
-    assert set(row["rates"]) == {"memcpy", "socket", "shm", "tcp", "shm, new frames", "tcp, new frames"}
+    transports = ["shm", "tcp", *(["nixl"] if nixl_module() else [])]
+    assert set(row["rates"]) == {"memcpy", "socket", *transports, *(f"{name}, new frames" for name in transports)}
     assert "4 KiB × 256 = 1.05 MB" in capsys.readouterr().out
     assert len(os.listdir("/proc/self/fd")) == len(before)
