@@ -8,7 +8,10 @@ from prometheus_client.metrics_core import Metric
 
 from app.metric_families import Families
 from protocol.engine_stats import EngineStats
-from protocol.kv import KV_FAILURES, KV_TIERS, KV_TRANSPORTS, KvCounts
+from protocol.kv import KV_FAILURES, KV_TIERS, KvCounts
+
+TRANSPORTS = ("shm", "tcp")
+"""That there are everywhere. NIXL's are called by what it goes over, which is known once it has."""
 
 
 def kv_metrics(stats: EngineStats, families: Families) -> Iterable[Metric]:
@@ -39,12 +42,12 @@ def _counters(counts: KvCounts, families: Families) -> Iterable[Metric]:
     yield counters("trillm:kv_found_blocks", text, "tier", _at_least(KV_TIERS, counts.found_blocks))
     yield families.counter("trillm:kv_saved_blocks", "KV blocks that the engine has saved.", counts.saved_blocks)
     text = "Transfers from other connectors to this one."
-    yield counters("trillm:kv_transfers", text, "transport", _at_least(KV_TRANSPORTS, counts.transfers))
+    yield counters("trillm:kv_transfers", text, "transport", _at_least(TRANSPORTS, counts.transfers))
     yield counters(
-        "trillm:kv_transfer_bytes", "What they brought.", "transport", _at_least(KV_TRANSPORTS, counts.transfer_bytes)
+        "trillm:kv_transfer_bytes", "What they brought.", "transport", _at_least(TRANSPORTS, counts.transfer_bytes)
     )
     yield counters(
-        "trillm:kv_transfer_seconds", "What they took.", "transport", _at_least(KV_TRANSPORTS, counts.transfer_seconds)
+        "trillm:kv_transfer_seconds", "What they took.", "transport", _at_least(TRANSPORTS, counts.transfer_seconds)
     )
     text = "What the KV connector could not do; the engine computed it instead, or its request failed."
     yield counters("trillm:kv_failures", text, "kind", _at_least(KV_FAILURES, counts.failures))
