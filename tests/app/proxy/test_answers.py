@@ -269,6 +269,16 @@ async def test_another_decode_server_is_asked_when_one_is_busy_and_the_refusal_t
         assert (reply.status_code, reply.json) == (503, {"error": {"message": "full, too"}})
 
 
+async def test_a_server_that_is_busy_is_back_where_it_had_failed(caplog):
+    caplog.set_level("INFO", logger="trillm.proxy")
+    async with open_proxy_under_test(decode=[breaks_off]) as proxy:
+        for script in (breaks_off, refuses(503), refuses(503)):
+            proxy.upstreams["d0"].script = script
+            await proxy.ask(BODY)
+    failure, back = (record.message for record in caplog.records if record.name == "trillm.proxy")
+    assert (" is broken: " in failure, back) == (True, "decode server http://d0 is back")
+
+
 async def test_a_refusal_is_told_when_the_other_server_cannot_be_reached():
     async with open_proxy_under_test(decode=[refuses(503, "full"), answers]) as proxy:
         proxy.upstreams["d1"].is_reachable = False

@@ -43,8 +43,9 @@ def test_who_has_failed_rests_and_longer_each_time() -> None:
         assert servers.choose(now + rests[-1] - 0.1, others, also_resting=True) is first
         now += rests[-1]
     assert rests == [REST_SECONDS, 10, 20, 40, MOST_REST_SECONDS, MOST_REST_SECONDS]
-    first.is_well()
+    assert [first.is_well(), first.is_well()] == [True, False]
     assert first.has_failed(now) == REST_SECONDS
+    assert [first.is_busy(now), first.is_busy(now)] == [True, False]
 
 
 def test_requests_that_fail_together_are_one_failure() -> None:
