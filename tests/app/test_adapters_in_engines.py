@@ -74,7 +74,7 @@ async def test_more_adapters_than_places_are_all_served_together_and_each_as_alo
         assert len({told[0] for told in alone}) == len(prompts)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deaths=st.lists(st.integers(0, 150), min_size=1, max_size=3))
 async def test_after_any_death_the_next_engine_brings_what_it_needs(checkpoint, autojump_clock, loras, deaths):
     async with open_engine(checkpoint, max_loras=1) as (client, house, nursery):

@@ -62,7 +62,7 @@ def in_range(params: SamplingParams) -> bool:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]), FIELDS)
 def test_any_request_is_answered_or_refused(path: str, fields: dict[str, Any]) -> None:
     under_test = make_app()

@@ -299,7 +299,7 @@ class Lossy:
             deliver(old)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fates=st.text("kdtl", max_size=30))
 async def test_lost_doubled_and_late_frames_change_no_text(checkpoint, autojump_clock, fates):
     async with open_client(checkpoint) as (client, house, _):

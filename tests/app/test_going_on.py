@@ -68,13 +68,13 @@ def deaths_of(*actors: str) -> st.SearchStrategy[list[tuple[int, str]]]:
     return st.lists(st.tuples(st.integers(0, 120), st.sampled_from(actors)), min_size=1, max_size=4)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deaths=deaths_of("engine-0", "output-0"))
 async def test_every_kind_of_request_goes_on_after_deaths_at_any_moment(checkpoint, autojump_clock, deaths):
     await check_that_all_goes_on(checkpoint, deaths, num_engines=1)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deaths=deaths_of("engine-0", "engine-1", "output-0"))
 async def test_every_kind_of_request_goes_on_when_one_of_several_engines_dies(checkpoint, autojump_clock, deaths):
     await check_that_all_goes_on(checkpoint, deaths, num_engines=2)

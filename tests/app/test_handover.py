@@ -234,7 +234,7 @@ async def test_a_request_that_finds_the_engines_of_its_kind_just_gone_is_taken_b
 # ------------------------------------------------------------------ deaths
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deaths=deaths_of("engine-0", "engine-1", "output-0", "kv-0", "kv-1"))
 async def test_every_kind_of_request_goes_on_whatever_dies_at_any_moment(checkpoint, autojump_clock, deaths):
     expected = await alone(checkpoint, *SEVERAL)

@@ -368,7 +368,7 @@ TURNS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     path=st.sampled_from([PATH, PATH + "/count_tokens"]),
     turns=TURNS,

@@ -356,7 +356,7 @@ FIELDS = st.dictionaries(st.sampled_from(sorted(ResponsesRequest.__struct_fields
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(FIELDS)
 def test_any_request_is_answered_or_refused(fields):
     under_test = make_app()

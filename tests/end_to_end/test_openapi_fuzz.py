@@ -62,7 +62,6 @@ def ask_all(url: str, names: list[str], modes: list[schemathesis.GenerationMode]
 
                 @settings(
                     max_examples=EXAMPLES,
-                    deadline=None,
                     database=None,
                     derandomize=EXAMPLES <= FEW,
                     phases=[Phase.generate],

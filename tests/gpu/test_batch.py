@@ -27,7 +27,7 @@ def plans(draw):
     return rows, block_size
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(plans(), st.sampled_from([None, 1, 4, 7]))
 def test_every_token_knows_its_place_and_sees_what_it_may(plan, window):
     rows, block_size = plan

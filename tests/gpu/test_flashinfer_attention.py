@@ -22,7 +22,7 @@ from tests.helpers.stand_in_device import device_model, without_pages
 from tests.helpers.tiny_checkpoints import make_checkpoint
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(plans(), st.sampled_from([None, 1, 4, 7]), st.sampled_from([None, 0.3]), st.sampled_from([None, 5.0]))
 def test_every_batch_is_attended_as_by_the_reference(plan, window, scale, softcap):
     rows, block_size, num_blocks = plan

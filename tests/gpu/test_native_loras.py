@@ -114,7 +114,7 @@ def test_adapters_survive_longer_steps_and_a_new_cache(checkpoint, adapters, mod
     assert torch.equal(logits_of(changing, prompt(10), SECOND), expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_logits_depend_on_no_chunking_no_company_and_no_thread(checkpoint, adapters, model, data):
     threads = data.draw(st.integers(1, 3))

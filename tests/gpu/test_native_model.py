@@ -113,7 +113,7 @@ def model(checkpoint):
     return load_model(spec(checkpoint), ignore)[0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_logits_depend_on_no_chunking_no_company_and_no_thread(checkpoint, model, data):
     threads = data.draw(st.integers(1, 3))

@@ -12,7 +12,7 @@ from gpu.noise import MAX_BYTES, gumbel_noise, noise_key
 SEEDS = st.integers(-(2**63), 2**63 - 1)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(SEEDS, st.integers(0, 10**6)), min_size=1, max_size=5), st.integers(1, 200))
 def test_a_row_of_noise_depends_on_nothing_beside_it(draws, vocab_size):
     keys = [noise_key(seed, position) for seed, position in draws]

@@ -60,7 +60,7 @@ def test_temperature_zero_takes_the_first_largest_logit():
     assert tokens(logits, *[row(params())] * 3) == [best[0], 5, best[2]]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(
@@ -84,7 +84,7 @@ def test_a_row_draws_the_same_token_in_any_batch(wishes, seed):
     assert tokens(logits.flip(0), *rows[::-1]) == alone[::-1]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([0, 1, 3, 40]),
@@ -247,7 +247,7 @@ def wishes(draw):
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(wishes(), SOMETIMES), min_size=1, max_size=6), st.integers(0, 1000), st.booleans(), st.data())
 def test_tokens_are_those_of_the_reference_whatever_is_done_together(asked, seed, together, data):
     """Over steps in which members come and go, and what was chosen is remembered."""

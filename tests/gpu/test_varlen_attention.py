@@ -59,7 +59,7 @@ def plans(draw):
     return rows, block_size, sum(needed)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(plans(), st.sampled_from(list(KvAccess)), st.sampled_from([None, 1, 4, 7]), st.sampled_from([None, 0.3]))
 def test_every_batch_is_attended_as_by_the_reference(plan, access, window, scale):
     rows, block_size, num_blocks = plan

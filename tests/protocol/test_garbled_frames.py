@@ -21,7 +21,7 @@ ALL_FRAMES = [frame for frames in FRAMES.values() for frame in frames]
 
 @pytest.mark.parametrize("name", list(MESSAGES))
 @given(st.one_of(st.binary(max_size=300), st.integers(0, 2**32).map(lambda seed: garbled(ALL_FRAMES, seed))))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_frame_is_decoded_or_refused_and_nothing_else(name: str, frame: bytes) -> None:
     decode = vars(codec)[name]
     try:
@@ -73,7 +73,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(st.lists(st.integers(0, 10**6), max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_control_frames_come_whole_however_the_pipe_cuts_them(places: list[int]) -> None:
     messages = MESSAGES["FROM_CHILD"]
     data = b"".join(len(frame).to_bytes(4, "little") + frame for frame in FRAMES["FROM_CHILD"])
@@ -93,7 +93,7 @@ def test_control_frames_come_whole_however_the_pipe_cuts_them(places: list[int])
     st.sampled_from([0, 1, 100, 2**16, 2**22, 2**31, 2**32 - 1, None]),
     st.lists(st.integers(0, 10**6), max_size=5),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_control_pipe_ends_in_one_of_three_ways(frame: bytes, length: int | None, places: list[int]) -> None:
     data = (len(frame) if length is None else length).to_bytes(4, "little") + frame
 

@@ -190,4 +190,4 @@ class Owners(RuleBasedStateMachine):
 
 
 TestOwners = Owners.TestCase
-TestOwners.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestOwners.settings = settings(max_examples=40, stateful_step_count=30)

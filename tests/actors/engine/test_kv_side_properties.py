@@ -279,5 +279,5 @@ class KvMachine(SchedulerMachine):
 def test_no_connector_breaks_the_scheduler(tiny: Path, policy: str):
     run_state_machine_as_test(
         lambda: KvMachine(tiny, policy),
-        settings=settings(max_examples=40, stateful_step_count=40, deadline=None, phases=[Phase.generate]),
+        settings=settings(max_examples=40, stateful_step_count=40, phases=[Phase.generate]),
     )

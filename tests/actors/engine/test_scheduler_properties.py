@@ -401,5 +401,5 @@ class SchedulerMachine(RuleBasedStateMachine):
 def test_no_order_of_events_breaks_the_scheduler(tiny: Path, policy: str):
     run_state_machine_as_test(
         lambda: SchedulerMachine(tiny, policy),
-        settings=settings(max_examples=30, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=30, stateful_step_count=30),
     )

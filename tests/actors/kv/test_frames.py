@@ -248,4 +248,4 @@ class FramesMachine(RuleBasedStateMachine):
 
 
 TestFrames = FramesMachine.TestCase
-TestFrames.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFrames.settings = settings(max_examples=60, stateful_step_count=40)

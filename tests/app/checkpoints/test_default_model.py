@@ -156,7 +156,7 @@ def test_the_default_models_ids_equal_a_plain_reference(tokenizer: Tokenizer, di
 
 
 @pytest.mark.model
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     text=st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=0x2FFFF, exclude_categories=("Cs", "Cc", "Cn")))
 )

@@ -50,7 +50,7 @@ TEXTS = st.lists(SCRAPS, max_size=12).map("".join)
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=TEXTS, cut=st.booleans(), data=st.data())
 def test_parts_do_not_depend_on_where_the_text_is_cut(name: str, text: str, cut: bool, data: st.DataObject) -> None:
     whole, pieces = MAKERS[name](), MAKERS[name]()
@@ -62,7 +62,7 @@ def test_parts_do_not_depend_on_where_the_text_is_cut(name: str, text: str, cut:
 
 
 @pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=TEXTS)
 def test_text_without_calls_comes_out_as_it_was_written(name: str, text: str) -> None:
     parts = read(MAKERS[name](), [text])
@@ -70,7 +70,7 @@ def test_text_without_calls_comes_out_as_it_was_written(name: str, text: str) ->
         assert "".join(part.text for part in parts if isinstance(part, Content)) == text
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=TEXTS)
 def test_a_call_that_is_called_whole_has_arguments_that_are_an_object(text: str) -> None:
     for make in MAKERS.values():

@@ -178,7 +178,7 @@ SCRAPS = st.sampled_from(
 TEXTS = st.lists(SCRAPS, max_size=16).map("".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     text=TEXTS,
     cuts=st.lists(st.integers(0, 40), max_size=6),
@@ -198,7 +198,7 @@ def test_parts_do_not_depend_on_how_the_tokens_come(
     assert found[0] == found[1] == found[2]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=TEXTS)
 def test_what_is_told_is_in_the_text_in_its_order(text: str) -> None:
     told = outputs([ids(text)], FinishReason.LENGTH)

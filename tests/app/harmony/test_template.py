@@ -272,7 +272,7 @@ def test_control_tokens_that_a_client_spells_are_text_wherever_they_are() -> Non
     assert control(SPELLED) == control("harmless") == control(SPELLED * 200)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(words=st.text(max_size=60) | st.sampled_from(["漢字" * 40, "don't\n\n  stop", "x" * 250 + "\n\n# y"]))
 def test_long_texts_give_the_tokens_that_short_ones_do(words: str) -> None:
     """They go around the library, through the checkpoint's own tokeniser."""
@@ -320,7 +320,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     schema=st.dictionaries(
         st.sampled_from(["type", "properties", "items", "anyOf", "oneOf", "required"]), JSON, max_size=4

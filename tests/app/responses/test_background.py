@@ -328,7 +328,7 @@ async def test_who_follows_one_of_another_server_reads_it_from_the_file(autojump
     assert types(told) == ["created", "queued", "in_progress", *MESSAGE, *MESSAGE, "completed"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_whoever_reads_from_anywhere_at_any_time_reads_the_same_tail(data: st.DataObject) -> None:
     num_messages = data.draw(st.integers(0, 4))

@@ -83,7 +83,7 @@ CALLS = st.builds(
 )
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.lists(CALLS, min_size=1, max_size=40), size=st.integers(2, 3))
 def test_calls_may_follow_each_other_in_any_order(in_ranks, implementation, calls, size):
     made = in_ranks(size if implementation != "solo" else 1, calls)

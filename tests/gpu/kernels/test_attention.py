@@ -103,7 +103,7 @@ def test_instructions_compute_what_plain_code_computes_to_the_last_bit(window):
     np.testing.assert_array_equal(*results)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_a_query_s_result_depends_on_no_chunking_no_company_and_no_thread(data):
     window = data.draw(st.sampled_from([0, 3, 100, 140]))

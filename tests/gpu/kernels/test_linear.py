@@ -63,7 +63,7 @@ def test_the_largest_weights_and_activations_do_not_overflow(kind, fill):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.sampled_from(KINDS),
     st.sampled_from([Precision.COARSE, Precision.FINE]),

@@ -156,4 +156,4 @@ class DiskIndexMachine(RuleBasedStateMachine):
 
 
 TestDiskIndex = DiskIndexMachine.TestCase
-TestDiskIndex.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDiskIndex.settings = settings(max_examples=60, stateful_step_count=40)
