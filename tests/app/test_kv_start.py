@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import socket
-import sys
 
 import pytest
 import trio
@@ -19,7 +18,6 @@ from protocol import host_memory
 from protocol.errors import StartError
 from protocol.kv_directory import stranger
 from tests.helpers.ports import lasting_ports
-from tests.helpers.server import LISTENING, READY, open_process
 
 
 def transfer(**config: object) -> Settings:
@@ -198,7 +196,7 @@ def test_a_directory_is_ours_by_what_is_in_it(names: list[str], found: str | Non
     assert stranger(names) == found
 
 
-# ------------------------------------------------------------------ roles, and a whole server
+# ------------------------------------------------------------------ roles
 
 
 @pytest.mark.parametrize(
@@ -213,16 +211,3 @@ async def test_the_log_says_which_engines_do_what(caplog, numbers, told) -> None
     assert who_does_what(*numbers) == told
     await check_connectors(Settings(prefill_engines=numbers[0], decode_engines=numbers[1]))
     assert told in [record.getMessage() for record in caplog.records]
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("more", [[], ["--api-server-count", "2"]], ids=["one API server", "two"])
-async def test_a_server_whose_connectors_cannot_be_heard_does_not_start(checkpoint, more) -> None:
-    config = json.dumps({"kv_ip": "192.0.2.1", "kv_port": 0})
-    command = [sys.executable, "-m", "app.cli", "serve", str(checkpoint), "--load-format", "dummy", "--port", "0"]
-    async with open_process([*command, *more, "--kv-transfer-config", config]) as server:
-        with trio.fail_after(20):
-            assert await server.wait() == 1
-            await server.until_silent()
-    assert not any(READY.search(line) or LISTENING.search(line) for line in server.log)
-    assert "kv_ip 192.0.2.1 is no address of this host" in server.log[-1]

@@ -69,6 +69,27 @@ async def test_a_store_of_responses_where_none_can_be(checkpoint: Path, tmp_path
         assert f"--responses-store-path: the store of responses cannot be at {tmp_path}" in told[0]
 
 
+NOT_OURS = '{"kv_ip": "192.0.2.1", "kv_port": 0}'
+"""An address for examples, which no host has."""
+
+
+@pytest.mark.parametrize("more", [(), ("--api-server-count", "2")], ids=["one API server", "two"])
+async def test_kv_connectors_that_cannot_be_heard(checkpoint: Path, more: tuple[str, ...]) -> None:
+    flags = ("--load-format", "dummy", "--port", "0", "--kv-transfer-config", NOT_OURS, *more)
+    assert "kv_ip 192.0.2.1 is no address of this host" in await said("app.cli", "serve", str(checkpoint), *flags)
+
+
+async def test_the_hypercorn_command_with_kv_connectors_that_cannot_be_heard(checkpoint: Path) -> None:
+    environment = {"TRILLM_MODEL": str(checkpoint), "TRILLM_LOAD_FORMAT": "dummy"}
+    command = [sys.executable, "-m", *HYPERCORN]
+    async with open_process(command, **environment, TRILLM_KV_TRANSFER_CONFIG=NOT_OURS) as server:
+        await server.wait()
+        await server.until_silent()
+        told = [line for line in server.log if "ERROR" in line or "Traceback" in line]
+        assert len(told) == 1
+        assert "kv_ip 192.0.2.1 is no address of this host" in told[0]
+
+
 async def test_a_wrong_configuration_file() -> None:
     assert "(TRILLM_CONFIG) cannot be read" in await said("app.cli", "serve", TRILLM_CONFIG=__file__)
 
