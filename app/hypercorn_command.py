@@ -58,6 +58,7 @@ def create_app_from_environment() -> QuartTrio:
         if settings.node_rank > 0:
             raise StartError("hypercorn's command serves: --node-rank above 0 is for `trillm serve`")
         checkpoint = fetch(model, settings)
+        trio.run(check_connectors, settings)  # hypercorn has none of its own running yet
         client = engine_client(settings)
         service = Service(settings, checkpoint, checked(settings, checkpoint), client)
         return attach_to_lifespan(service, settings.house(checkpoint.directory, checkpoint.draft))
@@ -118,7 +119,7 @@ async def live_in_worker(service: Service, house: HouseSpec) -> None:
 
 async def live_with_actors(service: Service, house: HouseSpec) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_actors, service, house)
+        nursery.start_soon(service.client.run_actors, house)
         nursery.start_soon(leave_termination_to_master)
         nursery.start_soon(announce, service, None, trio.current_time())
         nursery.start_soon(service.run_background)
@@ -128,15 +129,6 @@ async def live_with_actors(service: Service, house: HouseSpec) -> None:
             os.kill(os.getpid(), signal.SIGINT)  # `-w 0`: the signal that hypercorn handles in an orderly way
         else:
             os.kill(os.getppid(), signal.SIGTERM)
-
-
-async def run_actors(service: Service, house: HouseSpec) -> None:
-    try:
-        await check_connectors(service.settings)
-    except TrillmError as error:
-        logger.error("%s", error.message)
-        return service.client.give_up(error.message)
-    await service.client.run_actors(house)
 
 
 async def leave_termination_to_master() -> None:
