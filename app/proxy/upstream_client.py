@@ -20,6 +20,7 @@ from attrs import frozen
 
 from app.drain import Drain
 from app.proxy.counts import ProxyCounts
+from app.proxy.left_connections import close_if_nobody_waits
 from app.proxy.passed_headers import Headers
 from app.proxy.surplus import give_up_if_more_came
 from app.proxy.upstream import Upstream
@@ -82,12 +83,12 @@ class Answer:
 
     async def read(self, most: int) -> bytes:
         """All of it, if it has at most so many bytes. Raises as `receive`."""
-        data = b""
+        data = bytearray()
         while part := await self.receive():
             data += part
             if len(data) > most:
                 raise self._failed("broken", ValueError(f"its answer has more than {most} bytes"))
-        return data
+        return bytes(data)
 
     async def aclose(self) -> None:
         await self._body.aclose()
@@ -175,7 +176,7 @@ class UpstreamClient:
                 *(length if outgoing.body or outgoing.method == "POST" else ()),
             ],
             content=outgoing.body,
-            extensions={"timeout": self._timeouts},
+            extensions={"timeout": self._timeouts, "trace": close_if_nobody_waits},
         )
         pool = self._pool(f"{address.scheme}://{address.authority}")
         try:
@@ -196,7 +197,7 @@ class UpstreamClient:
 
     def failed(self, upstream: Upstream, kind: Kind, error: Exception) -> UpstreamError:
         """It rests now, and the log has it, once for requests that fail together."""
-        detail = str(error) or type(error).__name__
+        detail = said_by(error)
         was_resting = trio.current_time() < upstream.rests_until
         seconds = upstream.has_failed(trio.current_time())
         level = logging.DEBUG if was_resting else logging.WARNING
@@ -216,3 +217,11 @@ class UpstreamClient:
 
     def _is_back(self, upstream: Upstream) -> None:
         logger.info("%s server %s is back", upstream.role, upstream.address)
+
+
+def said_by(error: BaseException) -> str:
+    """In words. Where TLS fails, only what was behind it all has some. (httpcore2 takes causes away: contexts are left.)"""
+    words, before = str(error), error.__context__
+    while not words and before is not None:
+        words, before = str(before), before.__context__
+    return words or type(error).__name__
