@@ -1,7 +1,7 @@
 """The moment from which no more requests are taken: whoever is still sending one is told at once.
 
 Without it a client that has sent half a body would hold the shutdown up, for a request that would be refused anyway.
-Begun by app/serving.py; app/body.py waits under it.
+Begun by app/serving.py and app/proxy/serving.py; app/body.py waits under it, as does all that the proxy waits for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What every HTTP application here has around its routes: bounds, labels, errors as JSON, the door and the access log.
 
-Used by app/factory.py.
+Used by app/factory.py and app/proxy/factory.py.
 """
 
 from __future__ import annotations

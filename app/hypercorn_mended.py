@@ -1,5 +1,5 @@
-"""All that stands in for hypercorn's own methods while we serve, however it was launched. Used by app/serving.py and
-app/hypercorn_command.py.
+"""All that stands in for hypercorn's own methods while we serve, however it was launched. Used by app/serving.py,
+app/hypercorn_command.py and app/proxy/serving.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where connections come in, and what hypercorn is told about them. Used by app/launch.py before anything else of the
-HTTP side is loaded: an address that is taken, or a certificate that cannot be read, is found out before any process is
-started."""
+"""Where connections come in, and what hypercorn is told about them. Used by app/proxy/serving.py, and by app/launch.py
+before anything else of the HTTP side is loaded: an address that is taken, or a certificate that cannot be read, is
+found out before any process is started."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What an operator says of where connections come in and who may come, for whatever serves HTTP here.
 
-app/settings.py fulfils it and is checked by it; app/listening.py goes by it.
+app/settings.py and app/proxy/settings.py fulfil it and are checked by it; app/listening.py goes by it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ class ProxyCounts:
             "trillm:proxy_requests_in_flight", "Requests that servers are at.", labels=["role", "server"]
         )
         resting = GaugeMetricFamily(
-            "trillm:proxy_server_rests", "1 while it is not asked, since it has failed.", labels=["role", "server"]
+            "trillm:proxy_server_rests",
+            "1 while it is not asked, since it has failed or is too busy.",
+            labels=["role", "server"],
         )
         for upstreams in roles:
             for one in upstreams:

@@ -220,7 +220,8 @@ class UpstreamClient:
 
 
 def said_by(error: BaseException) -> str:
-    """In words. Where TLS fails, only what was behind it all has some. (httpcore2 takes causes away: contexts are left.)"""
+    """In words. Where TLS fails, only what was behind it all has some; httpcore2 has taken the causes away by then, but
+    not the contexts."""
     words, before = str(error), error.__context__
     while not words and before is not None:
         words, before = str(before), before.__context__

@@ -204,12 +204,13 @@ async def test_what_a_killed_server_did_behind_a_proxy_another_one_does(checkpoi
         expected = await answer(front, PATH, greedy(0))
 
         async def that_decodes(*but: Server) -> Server:
-            while True:
-                told = await metrics(front)
-                for server in others:
-                    busy = f'trillm:proxy_requests_in_flight{{role="decode",server="{server.url}"}}'
-                    if server not in but and told[busy]:
-                        return server
+            with trio.fail_after(10):
+                while True:
+                    told = await metrics(front)
+                    for server in others:
+                        busy = f'trillm:proxy_requests_in_flight{{role="decode",server="{server.url}"}}'
+                        if server not in but and told[busy]:
+                            return server
 
         told, again = Told(), Told()
         async with front.stream("POST", PATH, json=stream) as reply, trio.open_nursery() as nursery:

@@ -168,6 +168,15 @@ async def test_a_connection_is_used_again_and_not_after_it_was_left():
         for _ in range(3):
             assert (await proxy.ask(BODY)).data == EVENTS
         assert [one.num_connections for one in proxy.upstreams.values()] == [1, 1]
+        proxy.upstreams["d0"].script = begins(FIRST)
+        exchange = proxy.exchange(BODY)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(exchange.run, proxy.app)
+            await wait_all_tasks_blocked()
+            exchange.disconnected.set()
+        proxy.upstreams["d0"].script = answers
+        assert (await proxy.ask(BODY)).data == EVENTS
+        assert [one.num_connections for one in proxy.upstreams.values()] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from functools import partial
 import httpcore2
 import pytest
 import trio
-from attrs import define
+from attrs import define, field
 
 from app.drain import Drain
 from app.proxy.address import read_address
@@ -32,10 +32,11 @@ def certificates(tmp_path_factory) -> Certificates:
 
 @define
 class Behind:
-    """A server, and what became of its connections."""
+    """A server."""
 
     port: int = 0
-    num_closed: int = 0
+    closed: trio.Event = field(factory=trio.Event)
+    """One of its connections is."""
 
     def upstream(self, scheme: str = "http") -> Upstream:
         return Upstream("decode", read_address("--decode", f"{scheme}://127.0.0.1:{self.port}"))
@@ -55,7 +56,7 @@ async def open_behind(certificates: Certificates | None = None) -> AsyncIterator
                 await stream.send_all(ANSWER)
         except trio.BrokenResourceError:
             pass
-        behind.num_closed += 1
+        behind.closed.set()
 
     async with trio.open_nursery() as nursery:
         [listener] = await nursery.start(partial(trio.serve_tcp, talk, 0, host="127.0.0.1"))
@@ -85,16 +86,17 @@ async def test_a_connection_that_is_there_when_its_client_leaves_is_closed():
                 async with client.open_answer(behind.upstream(), MODELS):
                     pass
             assert scope.cancelled_caught
-            while not behind.num_closed:
-                await trio.sleep(0)
+            await behind.closed.wait()
 
 
 async def test_https_servers_are_believed_by_their_certificates(certificates, caplog):
     async with open_behind(certificates) as behind:
         known = trusted(certificates["ca.pem"])
-        async with UpstreamClient(ProxyCounts(), Drain(), known) as client:
-            async with client.open_answer(behind.upstream("https"), MODELS) as answer:
-                assert await answer.read(9) == b"{}"
+        async with (
+            UpstreamClient(ProxyCounts(), Drain(), known) as client,
+            client.open_answer(behind.upstream("https"), MODELS) as answer,
+        ):
+            assert await answer.read(9) == b"{}"
         async with UpstreamClient(ProxyCounts(), Drain(), trusted(None)) as client:
             with pytest.raises(UpstreamError, match="No decode server can be reached") as caught:
                 await client.open_answer(behind.upstream("https"), MODELS).__aenter__()
