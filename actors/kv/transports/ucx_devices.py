@@ -3,7 +3,7 @@ actors/kv/transports/choice.py."""
 
 from __future__ import annotations
 
-import contextlib
+import array
 import fcntl
 import ipaddress
 import os
@@ -14,8 +14,11 @@ from pathlib import Path
 
 INFINIBAND = Path("/sys/class/infiniband")
 INET6 = Path("/proc/net/if_inet6")
-SIOCGIFADDR = 0x8915
-IFREQ = struct.Struct("16s16x8x")
+SIOCGIFCONF = 0x8912
+IFCONF = struct.Struct("iP")
+IFREQ = struct.Struct("16s4x4s16x")
+"""Of the kernel's answer: the name of an interface, or a label with it in front, and one of its addresses."""
+MAX_ADDRESSES = 4096
 
 
 def rdma_devices(place: Path = INFINIBAND) -> list[str]:
@@ -56,11 +59,11 @@ def interface_of(host: str) -> str | None:
 
 
 def _addresses() -> Iterator[tuple[str, ipaddress.IPv4Address | ipaddress.IPv6Address]]:
+    found = array.array("B", bytes(MAX_ADDRESSES * IFREQ.size))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has none
-                answer = fcntl.ioctl(asking, SIOCGIFADDR, IFREQ.pack(name.encode()))
-                yield name, ipaddress.IPv4Address(answer[20:24])
+        answer = fcntl.ioctl(asking, SIOCGIFCONF, IFCONF.pack(len(found), found.buffer_info()[0]))
+    for label, packed in IFREQ.iter_unpack(found[: IFCONF.unpack(answer)[0]]):
+        yield label.partition(b"\0")[0].decode().partition(":")[0], ipaddress.IPv4Address(packed)
     if INET6.exists():
         for line in INET6.read_text().splitlines():
             digits, *_, name = line.split()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from actors.kv.transports import choice
@@ -39,6 +42,21 @@ def test_what_the_operator_says_counts_and_an_address_of_nobody_confines_nothing
     monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1")
     monkeypatch.setenv("NIXL_LOG_LEVEL", "DEBUG")
     assert ucx_variables("127.0.0.1", infiniband) == {}
+
+
+def test_every_address_of_an_interface_confines_ucx_to_it() -> None:
+    """In a network of its own, where the system lets us have one."""
+    added = ["10.9.0.1/24 dev lo", "10.9.0.2/24 dev lo", "10.9.1.3/24 dev lo label lo:x"]
+    hosts = [address.partition("/")[0] for address in added]
+    asking = f"from actors.kv.transports.ucx_devices import interface_of; print(*map(interface_of, {hosts}))"
+    script = " && ".join([*(f"ip addr add {address}" for address in added), f'exec {sys.executable} -c "{asking}"'])
+    try:
+        told = subprocess.run(["unshare", "-rn", "sh", "-c", script], capture_output=True, text=True, timeout=30)
+    except FileNotFoundError:
+        pytest.skip("there is no unshare")
+    if told.returncode and "Traceback" not in told.stderr:
+        pytest.skip(f"no network of our own: {told.stderr.strip()}")
+    assert told.stdout.split() == ["lo", "lo", "lo"]
 
 
 def test_nixl_is_taken_by_itself_only_where_there_is_a_device_for_it_and_hosts_to_reach(monkeypatch) -> None:
