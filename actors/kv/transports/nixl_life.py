@@ -41,6 +41,8 @@ from actors.kv.wire import Wire
 from protocol.errors import StartError
 
 ENTRY = "actors.kv.transports.nixl_process"
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""NumPy's others, which nobody uses there, turn round and round for a while at its start."""
 START_SECONDS = 60.0
 """A large window's memory has to be found and, for most devices, pinned."""
 
@@ -91,15 +93,15 @@ class NixlLife:
         with contextlib.ExitStack() as stack:
             stack.callback(ours.close)
             with theirs:
-                given = (os.getpid(), theirs.fileno(), window.descriptor)
+                given = (os.getpid(), window.descriptor)
                 sizes = (window.num_frames * window.frame_bytes, window.frame_bytes)
                 popen = subprocess.Popen(  # in this thread, with which the process would end (actors/process.py)
                     [sys.executable, "-m", ENTRY, *map(str, given + sizes)],
                     pass_fds=given[1:],
-                    stdin=subprocess.DEVNULL,
+                    stdin=theirs.fileno(),  # a number to be waited for, however many descriptors we have
                     stdout=2,
                     start_new_session=True,
-                    env={**os.environ, **environment},
+                    env={**ONE_THREAD, **os.environ, **environment},
                 )
             stack.pop_all()
         return cls(popen, Wire(ours))

@@ -216,9 +216,10 @@ def _receive_exactly(connector: socket.socket, size: int) -> bytes | None:
 
 
 def main(arguments: Iterable[str]) -> None:
-    parent, connector_fd, window_fd, window_bytes, frame_bytes = map(int, arguments)
+    """Its connector is its standard input."""
+    parent, window_fd, window_bytes, frame_bytes = map(int, arguments)
     die_with_parent(parent)
-    with socket.socket(fileno=connector_fd) as connector:
+    with socket.socket(fileno=0) as connector:
         try:
             window = mmap.mmap(window_fd, window_bytes)
             os.close(window_fd)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -202,14 +203,45 @@ async def test_by_itself_nixl_is_not_taken_for_what_goes_over_tcp_anyway(monkeyp
     assert "KV blocks do not go by NIXL" in caplog.text
 
 
-@pytest.mark.process
-async def test_a_nixl_that_is_broken_stops_the_start_with_its_reason(tmp_path, monkeypatch):
-    package = tmp_path / "nixl_cu13"
+def install(place: Path, api: str, monkeypatch) -> None:
+    """A NIXL that is this."""
+    package = place / "nixl_cu13"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "_api.py").write_text("raise ImportError('libcrypt.so.9 is missing')")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    (package / "_api.py").write_text(api)
+    monkeypatch.setenv("PYTHONPATH", f"{place}:{os.environ.get('PYTHONPATH', '')}")
+
+
+@pytest.mark.process
+async def test_a_nixl_that_is_broken_stops_the_start_with_its_reason(tmp_path, monkeypatch):
+    install(tmp_path, "raise ImportError('libcrypt.so.9 is missing')", monkeypatch)
     reason = r"NIXL \(nixl_cu13\) cannot be used: ImportError: libcrypt.so.9 is missing"
     with open_window(4) as window, pytest.raises(StartError, match=reason):
         async with open_nixl(window, {}):
             pass
+
+
+WITHOUT_BYTES = """
+from unittest.mock import MagicMock
+
+nixl_agent_config = MagicMock()
+
+def nixl_agent(name, config):
+    agent = MagicMock(backends=["UCX"])
+    agent.get_agent_metadata.return_value = b"it"
+    agent.add_remote_agent.return_value = "other"
+    agent.check_xfer_state.return_value = "DONE"
+    return agent
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1500, reason="needs 1,500 descriptors itself")
+async def test_its_process_can_be_started_by_a_connector_that_has_many_descriptors(tmp_path, monkeypatch):
+    install(tmp_path, WITHOUT_BYTES, monkeypatch)
+    with ExitStack() as stack, open_window(4) as window:
+        for _ in range(1100):
+            stack.callback(os.close, os.open("/dev/null", os.O_RDONLY))
+        async with open_nixl(window, {}) as agent:
+            with trio.fail_after(20):
+                await agent.read(Agent(b"other", 0), [0], [0])
