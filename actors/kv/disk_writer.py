@@ -60,6 +60,8 @@ class DiskWriter:
 
     async def write_some(self, file: BlockFile, index: DiskIndex) -> None:
         """The next batch, behind what has changed in the index. Raises OSError."""
+        # Cancelled from now on, a thread has the batch already: none is taken and then not written.
+        await trio.lowlevel.checkpoint_if_cancelled()
         changed, lost = index.take_changes()
         before = index.end
         batch = self._next_batch(index)

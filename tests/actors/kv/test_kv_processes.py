@@ -135,6 +135,7 @@ async def test_a_connector_that_is_asked_to_leave_writes_what_it_has(tmp_path: P
     disk = tmp_path / "disk"
     with open_links() as links:
         async with open_connector(links, tmp_path, epoch=1, disk=disk) as first:
+            assert await first.find(4) == []  # its disk is open
             await first.save(1, 2, 3)
             await first.find(1)  # it has heard that
         async with open_connector(links, tmp_path, epoch=2, disk=disk) as second:
