@@ -26,6 +26,8 @@ pytestmark = pytest.mark.process
 TWO = ("--api-server-count", "2")
 ONE = httpx.Limits(max_connections=1)
 SLOW = ("--dummy-step-seconds", "0.01")
+SLOWER = ("--dummy-step-seconds", "0.03")
+"""So that no stream is over before all have begun, and everybody has been asked."""
 BODIES = [
     {"prompt": f"The quick brown fox {n}", "max_tokens": 80, "temperature": n % 2, "seed": n, "ignore_eos": True}
     for n in range(8)
@@ -138,7 +140,7 @@ async def of_each(server: Server, name: str) -> list[float]:
 
 
 async def test_connections_spread_each_tells_of_all_and_sigterm_lets_the_streams_of_all_finish(checkpoint):
-    async with open_two(checkpoint, *SLOW) as server:
+    async with open_two(checkpoint, *SLOWER) as server:
         assert set(server.children()) == {"engine-0", "api-0", "api-1", "output-0", "output-1"}
         async with streams(server) as expected:
             for index in range(2):
