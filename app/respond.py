@@ -14,9 +14,10 @@ from app.access_log import Access, access_of
 from app.answer import Answer, open_answer
 from app.connection import request_stack
 from app.deadline import Deadline, deadline_of
+from app.ending import OPENAI, Ending
 from app.engine import Prompt
 from app.services import Services
-from app.stream import OPENAI, Chunks, Ending, stream_response
+from app.stream import Chunks, stream_response
 
 MANY_CHOICES = 64
 """Taken in at once in about a millisecond."""

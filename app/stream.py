@@ -8,34 +8,20 @@ while the client was slow goes out as one write.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
 import trio
-from attrs import frozen
 from quart import Response
 from quart.wrappers.response import ResponseBody
 
 from app import sse
 from app.access_log import Access
 from app.answer import Answer
-from app.failures import error_body, failure_of
+from app.ending import OPENAI, Ending
+from app.failures import failure_of
 from protocol.errors import TrillmError
 from protocol.messages import RequestOutput
-
-
-@frozen
-class Ending:
-    """How an API's streams end."""
-
-    failure: Callable[[TrillmError, str], bytes]
-    """The event for an error, of the request with this label."""
-    last: bytes
-    """After everything else, whether it failed or not."""
-
-
-OPENAI = Ending(lambda error, _: sse.raw_event(error_body(error)), sse.DONE)
 
 
 class Chunks(Protocol):

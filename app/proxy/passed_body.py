@@ -12,10 +12,9 @@ from typing import final
 from quart import Response
 from quart.wrappers.response import ResponseBody
 
-from app import sse
 from app.access_log import Access
-from app.failures import error_body_at, failure_of
-from app.messages_error import is_messages_path
+from app.ending import ending_at
+from app.failures import failure_of
 from app.proxy.cut_off import CutOffError
 from app.proxy.forwarding import Refusal
 from app.proxy.passage import Passage
@@ -70,13 +69,8 @@ class PassedBody(ResponseBody):
         self._access.failure = error.code or str(error.status)
         if self._events is None:
             raise CutOffError(error.message) from error
-        return self._events.broken() + failure_events(self._access.path, error, self._access.label)
-
-
-def failure_events(path: str, error: TrillmError, label: str) -> bytes:
-    """The last of a stream that has failed."""
-    told = sse.raw_event(error_body_at(path, failure_of(error, label), label))
-    return b"event: error\n" + told if is_messages_path(path) else told + sse.DONE
+        ending, label = ending_at(self._access.path), self._access.label
+        return self._events.broken() + ending.failure(failure_of(error, label), label) + ending.last
 
 
 def passed_response(answer: Answer | Refusal, access: Access, passage: Passage) -> Response:

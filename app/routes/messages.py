@@ -5,23 +5,20 @@ from __future__ import annotations
 import msgspec
 from quart import Blueprint, Response, request
 
-from app import sse
 from app.answer import Answer
 from app.body import read_body
 from app.calls import check_tools
 from app.chat import encode_request, prepare_chat
-from app.failures import told
+from app.ending import MESSAGES
 from app.grammar import RequestGrammars
 from app.header_fields import with_headers
-from app.messages_error import PATH, messages_error_body
+from app.messages_error import PATH
 from app.messages_request import chat_request, counted_request
 from app.messages_writer import MessagesWriter
 from app.respond import Writer, respond
 from app.schemas.messages import CountTokensAnswer, CountTokensRequest, MessagesRequest
 from app.services import Services
 from app.sparse_stream import with_interval
-from app.stream import Ending
-from protocol.errors import TrillmError
 
 _MESSAGES = msgspec.json.Decoder(MessagesRequest)
 _COUNT = msgspec.json.Decoder(CountTokensRequest)
@@ -42,7 +39,7 @@ def message_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
             return with_interval(writer, as_chat, services.stream_interval)
 
         return await respond(
-            services, chat.prompts, len(chat.prompts), bool(body.stream), write, chat.deadline, _ENDING
+            services, chat.prompts, len(chat.prompts), bool(body.stream), write, chat.deadline, MESSAGES
         )
 
     @routes.post(f"{PATH}/count_tokens")
@@ -55,11 +52,3 @@ def message_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
         return Response(msgspec.json.encode(answer), content_type="application/json")
 
     return routes
-
-
-def _failure(error: TrillmError, request_id: str) -> bytes:
-    return b"event: error\n" + sse.raw_event(messages_error_body(error.status, told(error), request_id))
-
-
-_ENDING = Ending(_failure, b"")
-"""message_stop, or the error, is the last event."""
