@@ -11,10 +11,9 @@ import mmap
 import os
 from typing import final
 
+from protocol.host_memory import MADV_POPULATE_WRITE
 from protocol.kv import KvWindow
 
-MADV_POPULATE_WRITE = 23
-"""Python 3.11 has no name for it."""
 SLICE_BYTES = 1 << 20
 """Mapped at once, while no other thread runs Python."""
 

@@ -1,11 +1,13 @@
 """How much memory there is, of this machine or of its control group where that has a limit: for what is sized by it
-(gpu/kv_pool) and for what an operator asks for (app/kv_start)."""
+(gpu/kv_pool) and for what an operator asks for (app/kv_start); and how it is asked for early."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+MADV_POPULATE_WRITE = 23
+"""Linux's advice to give pages memory, and map them, now. Python 3.11 has no name for it."""
 MEMINFO = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
 

@@ -10,12 +10,11 @@ import mmap
 import os
 from typing import final
 
+from protocol.host_memory import MADV_POPULATE_WRITE
 from protocol.kv import KvLayout, KvWindow
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Its size is what it is: with a file that gets shorter, whoever has it mapped ends by a signal."""
-MADV_POPULATE_WRITE = 23
-"""Python 3.11 has no name for it."""
 
 
 @final
