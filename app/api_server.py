@@ -17,10 +17,10 @@ from actors.handles import ApiHouse
 from app.api_identity import ApiIdentity
 from app.api_serving import ApiServing, read
 from app.checkpoints.inspect import describe
-from app.cli import quieten_libraries
 from app.engine_client import ActorEngineClient
 from app.launch import engine_client, load_service
 from app.listening import ListeningConfig, hypercorn_config
+from app.logs import quieten_libraries
 from app.remote_peers import RemotePeers
 from app.serving import Service, run_until_stopped
 from protocol.api import ServerIs

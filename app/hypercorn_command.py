@@ -37,14 +37,11 @@ def create_app_from_environment() -> QuartTrio:
 
     Fetches the model if it is not there yet. What cannot be served ends this process with one sentence.
     """
-    from app.cli import (
-        fetch,
-        keep_files_ours,
-        refuse,
-        set_up_logging,
-        settings_from_environment,
-        warn_of_unknown_variables,
-    )
+    from app.cli import keep_files_ours, settings_from_environment
+    from app.commands.ending import refuse
+    from app.commands.fetch import fetch
+    from app.commands.sources import warn_of_unknown_variables
+    from app.logs import set_up_logging
 
     try:
         take_variables(os.environ)  # hypercorn does not speak with a service manager, and nobody else is to

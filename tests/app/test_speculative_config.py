@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from app.checkpoints.inspect import describe
-from app.cli import fetch
+from app.commands.fetch import fetch
 from app.launch import check_draft, checked
 from app.settings import Settings
 from app.speculative_config import read_speculative_config

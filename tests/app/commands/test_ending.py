@@ -7,7 +7,9 @@ import logging
 import pytest
 import trio
 
-from app import cli
+from app.commands.ending import status_of
+from app.commands.sources import warn_of_unknown_variables
+from app.logs import set_up_logging
 from protocol.errors import StartError
 
 
@@ -22,7 +24,7 @@ def test_what_fails_inside_nurseries_is_told_in_one_sentence(capsys: pytest.Capt
         (StartError("engine-0 could not start: no memory"), "trillm: engine-0 could not start: no memory\n"),
         (OSError(24, "Too many open files"), "trillm: [Errno 24] Too many open files\n"),
     ):
-        assert cli.status_of(lambda error=error: trio.run(fail, error)) == 1
+        assert status_of(lambda error=error: trio.run(fail, error)) == 1
         assert capsys.readouterr().err == sentence
 
 
@@ -31,18 +33,18 @@ def test_a_mistake_of_our_own_keeps_its_traceback() -> None:
         raise ExceptionGroup("", [StartError("x"), AssertionError("our bug")])
 
     with pytest.raises(ExceptionGroup) as caught:
-        cli.status_of(run)
+        status_of(run)
     assert caught.group_contains(AssertionError)
 
 
 def test_a_status_is_passed_on() -> None:
-    assert cli.status_of(lambda: 0) == 0
+    assert status_of(lambda: 0) == 0
 
 
 def test_misspelt_variables_are_warned_of(monkeypatch, caplog):
     monkeypatch.setenv("TRILLM_PORT", "1")
     monkeypatch.setenv("TRILLM_MAX_NUM_SEQ", "3")
-    cli.warn_of_unknown_variables()
+    warn_of_unknown_variables()
     assert [record.message for record in caplog.records] == [
         "TRILLM_MAX_NUM_SEQ is no setting, and is ignored; did you mean TRILLM_MAX_NUM_SEQS?"
     ]
@@ -51,5 +53,5 @@ def test_misspelt_variables_are_warned_of(monkeypatch, caplog):
 def test_no_level_has_a_library_tell_headers(monkeypatch):
     """At debug hpack tells each header of HTTP/2, keys as well."""
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
-    cli.set_up_logging("debug")
+    set_up_logging("debug")
     assert not logging.getLogger("hpack.hpack").isEnabledFor(logging.DEBUG)

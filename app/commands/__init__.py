@@ -1,0 +1,1 @@
+"""What `trillm` can be told to do: one command per module, named after it. app/cli.py puts them together."""

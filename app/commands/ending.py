@@ -1,0 +1,33 @@
+"""How a command ends: its status, and one sentence for the operator where it could not go on. Used by every command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+from protocol.errors import TrillmError
+
+
+def status_of(run: Callable[[], int]) -> int:
+    """Its status, or one sentence and the status of a failure that the operator can do something about."""
+    reasons: list[str] = []
+    try:
+        return run()
+    except* (TrillmError, OSError) as group:  # what fails inside a nursery comes out of it in a group
+        reasons = [str(error) for error in leaves(group)]
+    return refuse("; ".join(dict.fromkeys(reasons)))
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The errors themselves, out of groups within groups."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from leaves(error)
+        else:
+            yield error
+
+
+def refuse(message: str) -> int:
+    """One sentence for the operator, and the exit status."""
+    print(f"trillm: {message}", file=sys.stderr)  # noqa: T201  the operator may have no log
+    return 1
