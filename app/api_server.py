@@ -35,6 +35,7 @@ async def serve(spec: ApiSpec, house: ApiHouse, begin: Callable[[], Awaitable[No
     logging.getLogger().setLevel(serving.settings.log_level.upper())
     quieten_libraries()
     config = hypercorn_config(serving.settings)
+    config.is_activated = serving.is_activated
     peers = RemotePeers(house)
     identity = ApiIdentity(spec.client_index, spec.epoch, spec.num_servers)
     client = engine_client(serving.settings, identity, peers)

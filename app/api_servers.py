@@ -16,7 +16,7 @@ from actors.handles import ApiServersView, ApiTemplate, open_api_servers
 from app.api_serving import ApiServing, written
 from app.checkpoints.resolve import Checkpoint
 from app.engine import Readiness
-from app.listening import AFTER_DRAIN_SECONDS, address
+from app.listening import AFTER_DRAIN_SECONDS, ListeningConfig, address
 from app.notify import Notifier, ServiceReport
 from app.settings import Settings
 from protocol.engine_stats import EngineStats
@@ -30,6 +30,7 @@ logger = logging.getLogger("trillm")
 async def oversee(
     settings: Settings,
     checkpoint: Checkpoint,
+    config: ListeningConfig,
     sockets: Sockets,
     signals: AsyncIterator[int],
     notifier: Notifier | None,
@@ -40,7 +41,7 @@ async def oversee(
     template = ApiTemplate(
         num_servers=settings.api_server_count,
         listeners=tuple(listener.fileno() for listener in listeners),
-        serving=written(ApiServing(settings, checkpoint)),
+        serving=written(ApiServing(settings, checkpoint, config.is_activated)),
     )
     spec = attrs.evolve(settings.house(checkpoint.directory, checkpoint.draft), api=template)
     name = (settings.served_model_name or (checkpoint.name,))[0]

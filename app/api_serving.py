@@ -17,6 +17,8 @@ from app.settings import Settings
 class ApiServing:
     settings: Settings
     checkpoint: Checkpoint
+    is_activated: bool = False
+    """As app.listening.ListeningConfig has it."""
 
 
 def written(serving: ApiServing) -> bytes:

@@ -58,7 +58,7 @@ async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str
         return await serve_by_several(settings, checkpoint, config, manager)
     client = engine_client(settings)
     with (
-        open_sockets(settings, config) as sockets,
+        open_sockets(settings, config, manager) as sockets,
         open_notifier(manager) as notifier,
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
     ):
@@ -84,12 +84,12 @@ async def serve_by_several(
     from app.api_servers import oversee
 
     with (
-        open_sockets(settings, config) as sockets,
+        open_sockets(settings, config, manager) as sockets,
         open_notifier(manager) as notifier,
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
     ):
         await check_connectors(settings)
-        return await oversee(settings, checkpoint, sockets, signals, notifier)
+        return await oversee(settings, checkpoint, config, sockets, signals, notifier)
 
 
 def engine_client(

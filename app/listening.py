@@ -4,19 +4,23 @@ found out before any process is started."""
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import final
 
 from hypercorn.config import Config, Sockets
 
+from app.activation import open_given_sockets, shown
 from app.listening_settings import ListeningSettings, tls_files
 from app.tls import HANDSHAKE_SECONDS, server_context
 from app.unix_socket import open_unix_socket
 from protocol.errors import StartError
+
+logger = logging.getLogger("trillm")
 
 KEEP_ALIVE_SECONDS = 120.0
 """Longer than the pools of usual clients and proxies keep an idle connection, so that it is they who close it."""
@@ -29,6 +33,9 @@ class ListeningConfig(Config):  # type: ignore[misc]
     """hypercorn's configuration with a TLS context that is ready made."""
 
     tls: ssl.SSLContext | None = None
+    is_activated = False
+    """The sockets are a service manager's. Who connects while we start waits there for what it asks to be possible,
+    however long the server was away; else it is told at once that it is too early."""
 
     def create_ssl_context(self) -> ssl.SSLContext | None:
         return self.tls
@@ -54,15 +61,20 @@ def hypercorn_config(settings: ListeningSettings) -> ListeningConfig:
 
 
 @contextmanager
-def open_sockets(settings: ListeningSettings, config: ListeningConfig) -> Iterator[Sockets]:
-    """Listening, until they are left. Raises StartError."""
+def open_sockets(settings: ListeningSettings, config: ListeningConfig, manager: Mapping[str, str]) -> Iterator[Sockets]:
+    """Listening, until they are left. Sockets that the service manager has opened, as the variables in `manager` say
+    (app/notify.py), go before --host, --port and --uds. Raises StartError."""
     with ExitStack() as stack:
-        if settings.uds is not None:
-            listener = stack.enter_context(open_unix_socket(settings.uds, config.backlog))
+        listeners = stack.enter_context(open_given_sockets(manager, has_key=bool(settings.api_key)))
+        config.is_activated = bool(listeners)
+        if listeners:
+            where = ", ".join(shown(listener) for listener in listeners)
+            logger.info("taking connections of the service manager's sockets (not --host, --port, --uds): %s", where)
+        elif settings.uds is not None:
+            listeners = [stack.enter_context(open_unix_socket(settings.uds, config.backlog))]
         else:
-            listener = stack.enter_context(listen(settings.host, settings.port, config.backlog))
-        secure, insecure = ([listener], []) if config.tls is not None else ([], [listener])
-        yield Sockets(secure, insecure, [])
+            listeners = [stack.enter_context(listen(settings.host, settings.port, config.backlog))]
+        yield Sockets(listeners, [], []) if config.tls is not None else Sockets([], listeners, [])
 
 
 def listen(host: str, port: int, backlog: int) -> socket.socket:
@@ -82,10 +94,8 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
 
 
 def address(sockets: Sockets) -> str:
-    """For people: http://127.0.0.1:8000, https://[::]:8000, unix:/run/trillm.sock."""
-    [listener] = sockets.secure_sockets or sockets.insecure_sockets
-    if listener.family == socket.AF_UNIX:
-        return f"unix:{listener.getsockname()}"
-    host, port, *_ = listener.getsockname()
-    scheme = "https" if sockets.secure_sockets else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    """For people, of the first one: http://127.0.0.1:8000, https://[::]:8000, unix:/run/trillm.sock."""
+    first, *_ = sockets.secure_sockets or sockets.insecure_sockets
+    if first.family == socket.AF_UNIX:
+        return shown(first)
+    return f"{'https' if sockets.secure_sockets else 'http'}://{shown(first)}"

@@ -15,6 +15,7 @@ from typing import Protocol, final
 
 import trio
 
+from app import activation
 from app.engine import Readiness
 from protocol.engine_stats import EngineStats
 
@@ -123,12 +124,12 @@ def status_line(engine: Reported) -> str:
     return f"{state}; {stats.num_requests_running} running, {stats.num_requests_waiting} waiting"
 
 
-VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", *activation.VARIABLES)
 
 
 def take_variables(environment: MutableMapping[str, str]) -> dict[str, str]:
-    """What the manager said, out of the environment, so that no child speaks in our name: to be called before there is
-    one."""
+    """What the manager said, out of the environment, so that no child speaks in our name or takes our sockets for its
+    own: to be called before there is one."""
     return {name: value for name in VARIABLES if (value := environment.pop(name, None)) is not None}
 
 

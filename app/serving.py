@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import trio
-from hypercorn.config import Config, Sockets
+from hypercorn.config import Sockets
 from hypercorn.trio.run import worker_serve
 from hypercorn.utils import wrap_app
 from quart_trio import QuartTrio
@@ -29,7 +29,7 @@ from app.engine_client import ActorEngineClient
 from app.factory import create_app
 from app.generation_config import generation_config
 from app.hypercorn_mended import hypercorn_mended
-from app.listening import address
+from app.listening import ListeningConfig, address
 from app.lora_metrics import LoraCollector
 from app.lora_modules import LoraModule
 from app.metrics import Metrics
@@ -131,6 +131,7 @@ class Service:
             keep_alive_seconds=settings.sse_keep_alive_interval or math.inf,
             logs_access=not settings.disable_access_log,
             request_log=RequestLog(settings.enable_log_requests, settings.max_log_len),
+            has_console=settings.console,
             version=version("trillm"),
         )
         self._add_collectors(store)
@@ -210,7 +211,7 @@ def first_adapters(modules: Sequence[LoraModule], served_names: Sequence[str]) -
 async def run_until_stopped(
     signals: AsyncIterator[int],
     service: Service,
-    config: Config,
+    config: ListeningConfig,
     sockets: Sockets,
     began: float,
     notifier: Notifier | None = None,
@@ -228,9 +229,24 @@ async def run_until_stopped(
             around.start_soon(service.run_tools)
             around.start_soon(announce, service, address(sockets), began)
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
-            await worker_serve(app, config, sockets=sockets, shutdown_trigger=stop.wait)
+            if config.is_activated:
+                await either(service.client.admitted, stop)
+            if not (config.is_activated and stop.is_set()):  # then who waits is left to the next server
+                await worker_serve(app, config, sockets=sockets, shutdown_trigger=stop.wait)
             await service.services.background.finish()
             around.cancel_scope.cancel()
+
+
+async def either(one: trio.Event, other: trio.Event) -> None:
+    """Until one of them is set."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(wait, one)
+        nursery.start_soon(wait, other)
 
 
 async def announce(service: Service, url: str | None, began: float) -> None:

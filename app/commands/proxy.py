@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import trio
@@ -23,6 +24,8 @@ def proxy(*, settings: Annotated[ProxySettings | None, Parameter(name="*")] = No
     chosen = settings or ProxySettings()
     set_up_logging(chosen.log_level)
     warn_of_unknown_variables(ProxySettings)
+    from app.notify import take_variables
     from app.proxy.serving import serve_proxy
 
-    return status_of(lambda: trio.run(serve_proxy, chosen))
+    manager = take_variables(os.environ)
+    return status_of(lambda: trio.run(serve_proxy, chosen, manager))

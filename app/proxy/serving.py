@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import trio
@@ -28,14 +28,15 @@ DESCRIPTORS_EACH = 2
 """A client's connection, and one to a server for it."""
 
 
-async def serve_proxy(settings: ProxySettings) -> int:
-    """Until a signal; the exit status. Raises StartError for an address that is taken and files that cannot be read."""
+async def serve_proxy(settings: ProxySettings, manager: Mapping[str, str]) -> int:
+    """Until a signal; the exit status. `manager`: what the service manager said (app/notify.py), of which sockets count
+    here. Raises StartError for an address that is taken and files that cannot be read."""
     config = hypercorn_config(settings)
     certificates = trusted(settings.upstream_ca_certs)
     draining, ending, stop = Drain(), Drain(), trio.Event()
     sends, counts = BoundedSends(settings.send_timeout), ProxyCounts()
     with (
-        open_sockets(settings, config) as sockets,
+        open_sockets(settings, config, manager) as sockets,
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
         hypercorn_mended(sends, http2=settings.http2, descriptors_each=DESCRIPTORS_EACH),
     ):

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -113,11 +113,16 @@ class Server:
 
 
 @asynccontextmanager
-async def open_process(arguments: list[str], **environment: str) -> AsyncIterator[Server]:
-    """Run a command and collect its stderr; afterwards it is stopped, and none of its children may be left."""
+async def open_process(
+    arguments: list[str], *, descriptors: Sequence[int] = (), **environment: str
+) -> AsyncIterator[Server]:
+    """Run a command and collect its stderr; afterwards it is stopped, and none of its children may be left.
+    `descriptors`: what it inherits besides stdin, stdout and stderr, under the same numbers."""
     directory = tempfile.TemporaryDirectory(prefix="trillm-test-")
     kept = {"TRILLM_RESPONSES_STORE_PATH": f"{directory.name}/responses.sqlite3"}  # not among the user's own
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, env=os.environ | kept | environment, cwd="/")
+    process = subprocess.Popen(
+        arguments, stderr=subprocess.PIPE, env=os.environ | kept | environment, cwd="/", pass_fds=descriptors
+    )
     server = Server(process)
     known: dict[str, int] = {}
     try:
