@@ -21,11 +21,13 @@ from app.cors_policy import CorsPolicy
 from app.dialects.names import check_parser_names
 from app.generation_config import read_override
 from app.hosts import leading_host
+from app.human_number import human_number, human_number_or_auto
 from app.kv_config import KvTransferConfig, check_gibibytes, kv_template, read_kv_transfer_config
 from app.kv_transfer import KvPolicy
 from app.limits import EMBEDDINGS_AT_ONCE, Limits
 from app.listed_variable import lines, whole, words
 from app.listening_settings import check_listening_settings
+from app.logs import LogFormat
 from app.lora_modules import LoraModule, read_lora_modules
 from app.pooler_config import read_pooler_config
 from app.speculative_config import read_speculative_config
@@ -105,9 +107,12 @@ class Settings:
     """Let those scripts send the browser's cookies along; needs origins by name."""
     middleware: Annotated[tuple[str, ...], Parameter(group=SERVER, negative=(), show=False)] = ()
     """vLLM's flag, which is refused."""
-    api_server_count: Annotated[int, Parameter(group=SERVER)] = 1
+    api_server_count: Annotated[int, Parameter(group=SERVER, name=("--api-server-count", "-asc"))] = 1
     """Processes that take connections and answer, on the same address. More than one where clients have so many streams
     that one cannot write them all."""
+    console: Annotated[bool, Parameter(group=SERVER)] = True
+    """A page at / for people: the actors as they are, figures, and a chat. What it shows needs a key where keys are
+    set. --no-console has none."""
     root_path: Annotated[str, Parameter(group=SERVER)] = ""
     """Path prefix that a proxy in front has not stripped, such as /llm."""
     shutdown_timeout: Annotated[float, Parameter(group=SERVER)] = 30.0
@@ -141,6 +146,9 @@ class Settings:
     """Where /start_profile has profiles written. Default: `profiles` in the cache directory."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Parameter(group=SERVER)] = "info"
     """The least that is logged, to stderr."""
+    log_format: Annotated[LogFormat, Parameter(group=SERVER)] = "auto"
+    """"text" has date and time, "json" is one object a line. "auto" is text; short and coloured on a terminal, and with
+    journald's priorities in place of times where that listens."""
     disable_access_log: Annotated[bool, NO_ACCESS_LOG] = False
     """No line in the log for each request when it is over."""
     enable_log_requests: Annotated[bool, Parameter(group=SERVER, negative=())] = False
@@ -201,23 +209,24 @@ class Settings:
     """What computes; "auto" is a GPU where torch sees one."""
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16", "int8"], Parameter(group=MODEL)] = "auto"
     """"auto" is float32 on a CPU and the checkpoint's own type on a GPU."""
-    quantization: Annotated[Literal["fp8"] | None, Parameter(group=MODEL)] = None
+    quantization: Annotated[Literal["fp8"] | None, Parameter(group=MODEL, name=("--quantization", "-q"))] = None
     """"fp8" rounds the weights to 8 bits when they are loaded, on GPUs that multiply them."""
-    max_model_len: Annotated[int | None, Parameter(group=MODEL)] = None
-    """Tokens of prompt and output together. Default: the model's own limit, or what the KV pool holds if less."""
+    max_model_len: Annotated[int | None, Parameter(group=MODEL, converter=human_number_or_auto)] = None
+    """Tokens of prompt and output together: 8192, 8k (8000) or 8K (8192). Default, and "auto": the model's own limit,
+    or what the KV pool holds if less."""
     max_logprobs: Annotated[int, Parameter(group=MODEL)] = 20
     """Most alternatives per position that a request may ask for."""
 
     max_num_seqs: Annotated[int, Parameter(group=CACHE)] = 64
     """Sequences in one batch."""
-    max_num_batched_tokens: Annotated[int, Parameter(group=CACHE)] = 512
+    max_num_batched_tokens: Annotated[int, Parameter(group=CACHE, converter=human_number)] = 512
     """Tokens in one step; longer prompts are prefilled in chunks."""
     block_size: Annotated[int, Parameter(group=CACHE)] = 16
     """Tokens in one KV block."""
     num_gpu_blocks_override: Annotated[int | None, Parameter(group=CACHE)] = None
     """KV blocks, instead of what the memory allows (vLLM's name; on a CPU too)."""
-    kv_cache_memory_bytes: Annotated[int | None, Parameter(group=CACHE)] = None
-    """Memory for the KV pool. Default: a share of what is free."""
+    kv_cache_memory_bytes: Annotated[int | None, Parameter(group=CACHE, converter=human_number)] = None
+    """Memory for the KV pool: 8G is 8 GiB, 8g is 8 GB. Default: a share of what is free."""
     kv_cache_dtype: Annotated[Literal["auto", "fp8", "fp8_e4m3", "fp8_e5m2"], Parameter(group=CACHE)] = "auto"
     """What keys and values are kept in. "fp8" (which is e4m3) has room for twice the tokens of a 16-bit cache, and is
     less exact; the CPU kernels refuse it."""
@@ -227,7 +236,7 @@ class Settings:
     """Requests that begin alike share what has been computed for that beginning, while it is in memory."""
     long_prefill_token_threshold: Annotated[int, Parameter(group=CACHE)] = 0
     """Most tokens of one prompt in a step; 0 is no limit but --max-num-batched-tokens."""
-    speculative_config: Annotated[str | None, Parameter(group=CACHE)] = None
+    speculative_config: Annotated[str | None, Parameter(group=CACHE, name=("--speculative-config", "-sc"))] = None
     """JSON: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2} guesses
     what follows by what followed before, {"method": "draft_model", "model": MODEL, "num_speculative_tokens": 4} by a
     smaller model with the same tokeniser. No token changes; where guesses are right, answers come faster."""
@@ -245,12 +254,14 @@ class Settings:
     rows, vocabulary."""
     pipeline_parallel_size: Annotated[int, Parameter(group=CACHE, name=("--pipeline-parallel-size", "-pp"))] = 1
     """Stages, each with some of the layers. An engine has as many processes as the product of both."""
-    enable_expert_parallel: Annotated[bool, Parameter(group=CACHE, negative=())] = False
+    enable_expert_parallel: Annotated[
+        bool, Parameter(group=CACHE, name=("--enable-expert-parallel", "-ep"), negative=())
+    ] = False
     """Spread a model's experts over the --tensor-parallel-size processes whole, instead of cutting each."""
-    nnodes: Annotated[int, Parameter(group=HOSTS)] = 1
+    nnodes: Annotated[int, Parameter(group=HOSTS, name=("--nnodes", "-n"))] = 1
     """Hosts that the processes of each engine lie on, each with as many. All are given the same flags but --node-rank.
     Whoever can reach the ports of what they compute can disturb them: use a network of their own."""
-    node_rank: Annotated[int, Parameter(group=HOSTS)] = 0
+    node_rank: Annotated[int, Parameter(group=HOSTS, name=("--node-rank", "-r"))] = 0
     """Which of them this is. 0 is the one that serves; the others only compute."""
     master_addr: Annotated[str, Parameter(group=HOSTS)] = ""
     """Name or address of host 0, by which the others reach it."""
