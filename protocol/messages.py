@@ -73,6 +73,8 @@ class EngineCoreRequest(
     prompt may be as long as max_model_len."""
     kv: KvParams | None = None
     """None: its KV neither comes from elsewhere nor goes anywhere."""
+    is_traced: bool = False
+    """The output handler is to tell how long its text took (Timeline.detokenising)."""
 
 
 class AbortRequest(

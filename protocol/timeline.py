@@ -18,6 +18,9 @@ class Timeline(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """When what it has now was published."""
     num_preemptions: int = 0
     """Times that it lost its blocks to others, by now and in this engine."""
+    detokenising: float = 0.0
+    """Seconds that the output handler has spent on its text by now, if the request wants to know (`is_traced`): of one
+    that went on in another output handler, of the one that spent more."""
 
 
 def then(earlier: Timeline | None, later: Timeline | None) -> Timeline | None:
@@ -31,4 +34,5 @@ def then(earlier: Timeline | None, later: Timeline | None) -> Timeline | None:
         earlier.first_token_at,
         max(earlier.last_at, later.last_at),
         max(earlier.num_preemptions, later.num_preemptions),
+        max(earlier.detokenising, later.detokenising),
     )

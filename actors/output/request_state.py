@@ -31,6 +31,9 @@ class RequestState:
         self.asked_again_at: int | None = None
         """The number of tokens at which a gap was reported last, so that it is reported once."""
         self.stopped_by: str | None = None
+        self.is_traced = request.is_traced
+        self.detokenising = 0.0
+        """Seconds, if it is traced."""
         self._min_tokens = params.min_tokens
         self._include_stop = params.include_stop_str_in_output
         self._stop_token_ids = frozenset(params.eos_token_ids) | frozenset(params.stop_token_ids)

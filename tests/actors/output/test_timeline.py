@@ -84,3 +84,30 @@ def test_a_later_timeline_moves_only_the_end():
     assert then(earlier, later) == Timeline(1.0, 2.0, 3.0, 9.0, 1)
     assert then(None, later) is later
     assert then(earlier, None) is earlier
+
+
+def test_a_traced_request_is_told_how_long_its_text_took():
+    ticks = iter(range(100))
+    processor = OutputProcessor(VOCABULARY, clock=lambda: float(next(ticks)))
+    processor.register(msgspec.structs.replace(REQUEST, is_traced=True))
+    first, middle, last = deltas(
+        processor,
+        (3.0, core_output(0, [70], scheduled_at=2.0)),
+        (4.0, core_output(1, [71])),
+        (5.0, core_output(2, [72], finish_reason=FinishReason.LENGTH)),
+    )
+
+    assert first.timeline == Timeline(1.0, 2.0, 3.0, 3.0, detokenising=1.0)
+    assert middle.timeline is None
+    assert last.timeline == Timeline(1.0, 2.0, 3.0, 5.0, detokenising=3.0)
+    assert then(first.timeline, last.timeline) == last.timeline
+
+
+def test_nobody_reads_a_clock_for_what_is_not_traced():
+    def clock() -> float:
+        raise AssertionError
+
+    processor = OutputProcessor(VOCABULARY, clock)
+    processor.register(REQUEST)
+
+    assert len(deltas(processor, (3.0, core_output(0, [70], scheduled_at=2.0)))) == 1
