@@ -37,8 +37,10 @@ class AuthenticationMiddleware:
     framework answers it and no handler runs.
     """
 
-    def __init__(self, app: ASGIFramework, keys: Iterable[str]) -> None:
+    def __init__(self, app: ASGIFramework, keys: Iterable[str], public: frozenset[str] = frozenset()) -> None:
+        """`public`: further paths that need no key, each by its exact spelling."""
         self._app = app
+        self._public = PUBLIC_PATHS | public
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -55,7 +57,7 @@ class AuthenticationMiddleware:
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
             return True
         path = _routed_path(scope)
-        return path in PUBLIC_PATHS or self._is_known(list(scope["headers"]), is_messages_path(path))
+        return path in self._public or self._is_known(list(scope["headers"]), is_messages_path(path))
 
     def _is_known(self, headers: Sequence[tuple[bytes, bytes]], may_be_bare: bool) -> bool:
         """Whether there is exactly one credential, and it is right. It may stand in both headers: a client of

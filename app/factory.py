@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from quart_trio import QuartTrio
 
+from app.console_files import public_paths
 from app.front import bare_app, guard
 from app.grammar import RequestGrammars
 from app.routes.admin import admin_routes
 from app.routes.chat import chat_routes
 from app.routes.completions import completion_routes
+from app.routes.console import console_routes
 from app.routes.docs import docs_routes
 from app.routes.embeddings import embedding_routes
 from app.routes.lora import lora_routes
@@ -41,7 +43,9 @@ def create_app(services: Services) -> QuartTrio:
         ops_routes(services),
         admin_routes(services),
         docs_routes(services),
+        console_routes(services),
     ):
         app.register_blueprint(blueprint)
-    guard(app, services.api_keys, services.cors, services.metrics.http, logs=services.logs_access)
+    public = public_paths() if services.has_console else frozenset()
+    guard(app, services.api_keys, services.cors, services.metrics.http, logs=services.logs_access, public=public)
     return app

@@ -44,12 +44,13 @@ def guard(
     *,
     logs: bool,
     work: Callable[[], object] | None = None,
+    public: frozenset[str] = frozenset(),
 ) -> None:
     """Nobody reaches the application but by what is put around it here. Without keys it is there for this machine.
-    `logs` and `work` are AccessMiddleware's."""
+    `logs` and `work` are AccessMiddleware's, `public` is AuthenticationMiddleware's."""
     app.asgi_app = NoWebsocketsMiddleware(app.asgi_app)
     if api_keys:
-        app.asgi_app = AuthenticationMiddleware(app.asgi_app, api_keys)
+        app.asgi_app = AuthenticationMiddleware(app.asgi_app, api_keys, public)
     else:
         app.asgi_app = LoopbackMiddleware(app.asgi_app)
     app.asgi_app = CorsMiddleware(app.asgi_app, cors, has_keys=bool(api_keys))

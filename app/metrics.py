@@ -103,6 +103,9 @@ class Metrics:
         """As `rendered`."""
         registry = self._registry
         if registry is None:
-            told = [(one.page, one.is_live) for one in others]
-            registry = registry_of(Collected(together_with(self._with_past(), told)))
+            registry = registry_of(Collected(self.families(others)))
         return rendered(registry, accept)
+
+    def families(self, others: Sequence[CountedElsewhere] = ()) -> list[Metric]:
+        """What all API servers count, as one."""
+        return together_with(self._with_past(), [(one.page, one.is_live) for one in others])

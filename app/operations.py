@@ -11,6 +11,7 @@ from attrs import frozen
 
 from app.auth import PUBLIC_PATHS
 from app.header_fields import PRIORITY_HEADER
+from app.house import House
 from app.messages_error import is_messages_path
 from app.priority import MAX_PRIORITY, MIN_PRIORITY
 from app.responses.listed_items import DEFAULT_LIMIT, MAX_LIMIT
@@ -330,6 +331,13 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(HTTPStatus.SERVICE_UNAVAILABLE,),
     ),
     Operation(method="get", path="/version", name="version", summary="The server's version.", answer=VersionAnswer),
+    Operation(
+        method="get",
+        path="/house",
+        name="house",
+        summary="The actors, what they say to each other, and what engines and requests count: what the console draws.",
+        answer=House,
+    ),
     Operation(method="get", path="/load", name="load", summary="How busy the server is.", answer=LoadAnswer),
     Operation(
         method="get",

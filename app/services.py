@@ -84,9 +84,13 @@ class Services:
     request_log: RequestLog = field(factory=RequestLog)
     tool_servers: ToolServers = field(factory=NoToolServers)
     """Which MCP servers may be asked, and the way to them."""
+    has_console: bool = True
+    """Whether there is a page at /."""
     version: str = "0.0.0"
     clock: Callable[[], float] = time.time
     """Unix time in seconds, for the `created` fields."""
+    started_at: float = field(factory=time.time)
+    """By that clock."""
     seed: Callable[[], int] = field(factory=seeds)
     """Gives the seed of a request that has none."""
 

@@ -69,6 +69,11 @@ class ToolBox(Protocol):
 class ToolServers(Protocol):
     """Of one API server. Gives each request its ToolBox."""
 
+    @property
+    def labels(self) -> Sequence[str]:
+        """Of the servers that the operator names, as far as they are known: requests may ask for these."""
+        ...
+
     async def open(self, tools: Sequence[ResponseTool], items: Sequence[InputItem]) -> ToolBox:
         """`tools`: those of the request. At least one is an MCP server (app/responses/builtin_tools.py), unless `items`
         (the whole conversation, the new input last) has an mcp_approval_response. Raises BadRequestError for a server
@@ -79,6 +84,8 @@ class ToolServers(Protocol):
 
 class NoToolServers:
     """Without an operator's consent no server is asked anything."""
+
+    labels: Sequence[str] = ()
 
     async def open(self, tools: Sequence[ResponseTool], items: Sequence[InputItem]) -> ToolBox:
         servers = [(f"tools[{at}]", tool) for at, tool in enumerate(tools) if as_server(tool).type == "mcp"]

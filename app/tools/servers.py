@@ -56,6 +56,10 @@ class McpServers:
             self.counts.add_label(label)
 
     @property
+    def labels(self) -> Sequence[str]:
+        return list(self._by_label)
+
+    @property
     def num_sessions(self) -> int:
         """Those that are connected."""
         return self._sessions.num_connected

@@ -96,6 +96,7 @@ def make_app(
     peers: Peers | None = None,
     tokenizer: Tokenizer | None = None,
     kv_policy: KvPolicy | None = None,
+    has_console: bool = True,
     **engine: Any,
 ) -> AppUnderTest:
     tokenizer = tokenizer or make_tokenizer()
@@ -115,8 +116,10 @@ def make_app(
         limits=limits or Limits(),
         api_keys=api_keys,
         kv_policy=kv_policy or KvPolicy(),
+        has_console=has_console,
         version="1.2.3",
         clock=lambda: 1_800_000_000.0,
+        started_at=1_799_999_000.0,
         seed=lambda: 42,
     )
     return AppUnderTest(create_app(services), fake, services)
