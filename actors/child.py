@@ -1,4 +1,4 @@
-"""Entry point of every child process: `python -m actors.child NAME PARENT_PID LOG_LEVEL`.
+"""Entry point of every child process: `python -m actors.child NAME PARENT_PID LOG_LEVEL LOG_STYLE`.
 
 Reads its spec from stdin, answers over what was stdout, runs its actor's main, and leaves when stdin closes: then the
 parent is gone. Each kind of actor makes its links in its own main's `run_…_process`. A standby reads what it is to be
@@ -25,6 +25,7 @@ from actors.stacks import write_stacks_when_asked
 from actors.standing_by import stand_by
 from protocol.codec import FROM_CHILD, TO_CHILD
 from protocol.errors import RankLostError, TrillmError
+from protocol.log_lines import LineFormatter, LogStyle, log_lines, style_of
 from protocol.messages import VERSION
 from protocol.spec import (
     ActorSpec,
@@ -269,24 +270,24 @@ async def run_one_of_ours(spec: ActorSpec, control: Control) -> None:
             assert_never(spec)
 
 
-def log_as(name: str, level: int) -> None:
-    line = f"%(asctime)s %(levelname)s {name}: %(message)s"
-    logging.basicConfig(level=level, format=line, stream=sys.stderr, force=True)
+def log_as(name: str, level: int, style: LogStyle) -> None:
+    log_lines(level, LineFormatter(style, name), logging.StreamHandler(sys.stderr), force=True)
 
 
 def take_name(name: str) -> None:
     """In the log and in lists of processes."""
-    log_as(name, logging.getLogger().level)
+    root = logging.getLogger()
+    log_as(name, root.level, style_of(root))
     rename_argument(sys.argv[1], name)
 
 
 def run_child(run_actor: RunActor) -> NoReturn:
     """A process's main, from start to end."""
-    name, parent_pid, level = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    name, parent_pid, level, style = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), LogStyle(sys.argv[4])
     gc.disable()  # until it is ready: importing makes little garbage, and looking for it takes a sixth of the time
     die_with_parent(parent_pid)
     control_in, control_out = take_pipes()
-    log_as(name, level)
+    log_as(name, level, style)
     write_stacks_when_asked()
     status = trio.run(run, control_in, control_out, run_actor)
     sys.stderr.flush()

@@ -21,6 +21,7 @@ from actors.frames import FrameReader, FrameWriter
 from actors.oom_kills import count_oom_kills
 from actors.stacks import STACK_SIGNAL
 from protocol.codec import FROM_CHILD, TO_CHILD
+from protocol.log_lines import style_of
 from protocol.messages import VERSION
 from protocol.spec import ActorSpec, ApiSpec, FromChild, Start, Stop, ToChild
 
@@ -164,6 +165,11 @@ class ChildProcess:
         os.close(self._pidfd)
 
 
+def how_to_log(root: logging.Logger) -> tuple[str, str]:
+    """Level and style of our own log, which are our children's, too."""
+    return str(root.getEffectiveLevel()), style_of(root)
+
+
 @asynccontextmanager
 async def open_process(spec: ActorSpec, name: str) -> AsyncIterator[ChildProcess]:
     """Start `python -m actors.child NAME`, or for an API server the app's own entry, and hand it its spec; on leaving,
@@ -176,7 +182,7 @@ async def open_process(spec: ActorSpec, name: str) -> AsyncIterator[ChildProcess
     """
     entry, inherited = (API_ENTRY, spec.listeners) if isinstance(spec, ApiSpec) else (ENTRY, [])
     popen = subprocess.Popen(  # noqa: ASYNC220  some milliseconds, and it has to be this thread
-        [sys.executable, "-m", entry, name, str(os.getpid()), str(logging.getLogger().getEffectiveLevel())],
+        [sys.executable, "-m", entry, name, str(os.getpid()), *how_to_log(logging.getLogger())],
         pass_fds=inherited,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

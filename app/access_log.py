@@ -27,6 +27,7 @@ from quart import Request
 
 from app.http_metrics import HttpMetrics
 from app.request_label import HEADER, request_label
+from protocol.log_lines import REQUEST
 
 log = logging.getLogger("trillm.access")
 
@@ -110,6 +111,27 @@ class Access:
             f"first_byte={first} seconds={now - self.began:.3f} bytes={self.num_sent} end={self.end}"
         )
 
+    def fields(self, now: float) -> dict[str, object]:
+        """The same, for a log of JSON."""
+        work: dict[str, object] = {
+            "prompt_tokens": self.num_prompt_tokens,
+            "tokens": self.num_tokens,
+            "finish": self.finish,
+        }
+        return {
+            "request_id": self.label,
+            "answer_id": self.answer_id,
+            "method": self.method,
+            "path": self.path[:MAX_PATH],
+            "status": self.status or CLIENT_LEFT,
+            "model": self.model[:MAX_PATH],
+            **(work if self.work is None else {"work": str(self.work)}),
+            "first_byte": None if self.first_byte_at is None else round(self.first_byte_at - self.began, 3),
+            "seconds": round(now - self.began, 3),
+            "bytes": self.num_sent,
+            "end": self.end,
+        }
+
 
 def background_access(access: Access) -> Access:
     """Of what goes on after this request, whose own ends with its answer."""
@@ -118,7 +140,8 @@ def background_access(access: Access) -> Access:
 
 def tell(access: Access) -> None:
     """It is over."""
-    log.info("%s", access.line(trio.current_time()))
+    now = trio.current_time()
+    log.info("%s", access.line(now), extra=access.fields(now))
 
 
 def access_of(request: Request) -> Access:
@@ -159,6 +182,7 @@ class AccessMiddleware:
         if self._work is not None:
             access.work = self._work()
         cast("dict[str, object]", scope)[_KEY] = access
+        token = REQUEST.set(access)
 
         async def receive_counted() -> ASGIReceiveEvent:
             event = await receive()
@@ -180,6 +204,7 @@ class AccessMiddleware:
             raise
         finally:
             self._end(access)
+            REQUEST.reset(token)
 
     def _end(self, access: Access) -> None:
         now = trio.current_time()

@@ -1,5 +1,5 @@
-"""One of several API servers, as a process: `python -m app.api_process NAME PARENT_PID LOG_LEVEL`, which the supervisor
-starts.
+"""One of several API servers, as a process: `python -m app.api_process NAME PARENT_PID LOG_LEVEL LOG_STYLE`, which the
+supervisor starts.
 
 Light, so that it is heard of at once: what serves (app/api_server.py) is imported in a thread.
 """

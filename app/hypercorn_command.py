@@ -46,7 +46,7 @@ def create_app_from_environment() -> QuartTrio:
     try:
         take_variables(os.environ)  # hypercorn does not speak with a service manager, and nobody else is to
         model, settings = settings_from_environment()
-        set_up_logging(settings.log_level)
+        set_up_logging(settings.log_level, settings.log_format)
         warn_of_unknown_variables()
         keep_files_ours()
         claim_to_be_the_only_worker()

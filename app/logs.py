@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from collections.abc import Mapping
+from typing import Literal, TextIO
 
 from app import accept_complaints
+from protocol.log_lines import LineFormatter, LogStyle, log_lines
+
+LogFormat = Literal["auto", "text", "json"]
 
 
-def set_up_logging(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+def set_up_logging(level: str, log_format: LogFormat = "auto") -> None:
+    """To stderr."""
+    style = pick_style(log_format, sys.stderr, os.environ)
+    log_lines(logging.getLevelNamesMapping()[level.upper()], LineFormatter(style), logging.StreamHandler(sys.stderr))
     quieten_libraries()
+
+
+def pick_style(log_format: LogFormat, stream: TextIO, environment: Mapping[str, str]) -> LogStyle:
+    """What suits who reads this stream."""
+    if log_format == "json":
+        return LogStyle.JSON
+    if log_format == "text":
+        return LogStyle.TEXT
+    if is_journal(stream, environment):
+        return LogStyle.JOURNAL
+    if not stream.isatty():
+        return LogStyle.TEXT
+    return LogStyle.COLOUR if takes_colours(environment) else LogStyle.SHORT
+
+
+def is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether it goes to journald, which names its stream by device and inode: of a process in between, not ours."""
+    if (named := environment.get("JOURNAL_STREAM")) is None:
+        return False
+    try:
+        status = os.fstat(stream.fileno())
+    except OSError:  # also of a stream without a descriptor
+        return False
+    return named == f"{status.st_dev}:{status.st_ino}"
+
+
+def takes_colours(environment: Mapping[str, str]) -> bool:
+    """Of a terminal: https://no-color.org, and those that take no escape codes at all."""
+    return not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb"
 
 
 def quieten_libraries() -> None:

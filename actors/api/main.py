@@ -18,7 +18,7 @@ from protocol.spec import ActorSpec, ApiFacts, ApiSpec
 
 
 def run_api_process(serve: ServeApi) -> NoReturn:
-    """`python -m app.api_process NAME PARENT_PID LOG_LEVEL`, from start to end: does not return."""
+    """`python -m app.api_process NAME PARENT_PID LOG_LEVEL LOG_STYLE`, from start to end: does not return."""
 
     async def run_actor(spec: ActorSpec, control: Control) -> None:
         assert isinstance(spec, ApiSpec), f"an API server cannot be a {type(spec).__name__}"

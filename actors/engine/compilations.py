@@ -75,7 +75,9 @@ class Compilations:
                     self._compiler.compile, grammar, abandon_on_cancel=True, limiter=self._limiter
                 )
             except Exception:  # the boundary of one request: whatever is wrong with its grammar is its own end
-                logger.exception("the grammar of request %s", request.request_id)
+                logger.exception(
+                    "the grammar of request %s", request.request_id, extra={"request_id": request.request_id}
+                )
                 error = "the grammar of this request could not be compiled"
                 failed = EngineCoreOutput(request.request_id, 0, [], finish_reason=FinishReason.ERROR, error=error)
                 self._end(request.client_index, failed)

@@ -22,7 +22,7 @@ def proxy(*, settings: Annotated[ProxySettings | None, Parameter(name="*")] = No
     variable that is shown with it, or in a TOML file that TRILLM_CONFIG names. Exit statuses are those of serve.
     """
     chosen = settings or ProxySettings()
-    set_up_logging(chosen.log_level)
+    set_up_logging(chosen.log_level, chosen.log_format)
     warn_of_unknown_variables(ProxySettings)
     from app.notify import take_variables
     from app.proxy.serving import serve_proxy

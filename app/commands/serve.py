@@ -32,7 +32,7 @@ def serve(model: str | None = None, *, settings: Annotated[Settings | None, Para
         chosen = attrs.evolve(
             chosen, nnodes=told.nnodes, node_rank=told.node_rank, master_addr=chosen.master_addr or told.master_addr
         )
-    set_up_logging(chosen.log_level)
+    set_up_logging(chosen.log_level, chosen.log_format)
     warn_of_unknown_variables()
     from app.launch import serve as serve_forever
     from app.notify import take_variables

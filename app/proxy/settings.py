@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter
 from app.limits import Limits
 from app.listed_variable import whole, words
 from app.listening_settings import check_listening_settings
+from app.logs import LogFormat
 from app.proxy.address import UpstreamAddress, read_address
 from protocol.errors import BadRequestError
 
@@ -73,6 +74,9 @@ class ProxySettings:
     """Largest request body."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Parameter(group=FRONT)] = "info"
     """The least that is logged, to stderr."""
+    log_format: Annotated[LogFormat, Parameter(group=FRONT)] = "auto"
+    """"text" has date and time, "json" is one object a line. "auto" is text; short and coloured on a terminal, and with
+    journald's priorities in place of times where that listens."""
     disable_access_log: Annotated[bool, Parameter(group=FRONT, negative=())] = False
     """No line in the log for each request when it is over."""
 

@@ -19,6 +19,7 @@ from app.tools.request_headers import Headers
 from app.tools.session import OnProgress, ToolSession
 from app.tools.tool_error import ToolError
 from app.tools.transport import Connect, open_transport
+from protocol.log_lines import on_nobodys_behalf
 
 T = TypeVar("T")
 Key = tuple[ToolAddress, Headers]
@@ -158,7 +159,7 @@ class ToolSessions:
             *key, connect_seconds=self._connect_seconds, idle_seconds=self._idle_seconds, connect=self._connect
         )
         self._sessions[key] = session
-        self._owners.start_soon(self._own, key, session)
+        on_nobodys_behalf(self._owners.start_soon, self._own, key, session)
         return session
 
     def _make_room(self, among: Iterable[Key], what: str) -> None:
