@@ -1,11 +1,10 @@
-"""The example of tools as README writes it: its commands are run, and say what README says that they do."""
+"""The example of tools as the guide writes it: it says what the guide says that it does."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import trio
@@ -15,32 +14,23 @@ from app.settings import default_cache_directory
 from app.tools.address import read_tool_servers
 from app.tools.result_text import result_text
 from app.tools.sessions import ToolSessions
+from tests.helpers.pages import GUIDE, ROOT, Block, blocks
 from tests.helpers.server import LISTENING, READY, open_process, open_server
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).parents[2]
 NOTES = f"{sys.executable} {ROOT}/scripts/examples/notes.py"
 ASKED = "Allow it? [y/n] "
 
 
-FENCED = re.compile(r"```python\n(.*?)```\n", re.DOTALL)
-
-
-def written() -> str:
-    """What README says about tools."""
-    readme = (ROOT / "README.md").read_text()
-    return readme.partition("\n## Tools: MCP servers over /v1/responses\n")[2].partition("\n## ")[0]
-
-
-def section() -> list[str]:
-    """The lines of its commands and of what they print."""
-    return [line[4:] for line in FENCED.sub("", written()).split("\n") if line.startswith("    ")]
+def page() -> list[Block]:
+    return blocks(GUIDE / "tools.md")
 
 
 def command(beginning: str) -> list[str]:
-    """One of README's, for a shell in the checkout. What installs first is left out: a test installs nothing."""
-    [line] = [line for line in section() if line.startswith(beginning)]
+    """One of the page's, for a shell in the checkout."""
+    written = [line for block in page() if block.language == "sh" for line in block.text.splitlines()]
+    line = next(line for line in written if line.startswith(beginning))
     python = sys.executable
     line = line.replace(".venv/bin/python", python).replace("scripts/serve", f"{python} -m app.cli serve")
     return ["sh", "-c", f"cd {ROOT} && exec {line}"]
@@ -52,7 +42,7 @@ def without_chance(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.model
-async def test_the_example_of_tools_prints_what_readme_says():
+async def test_the_example_of_tools_prints_what_the_guide_says():
     if not (default_cache_directory() / "default" / FILE).is_file():
         pytest.skip("the default model is not in the cache: any start of the server fetches it")
     async with open_process(command("scripts/serve"), TRILLM_PORT="0") as server:
@@ -64,10 +54,9 @@ async def test_the_example_of_tools_prints_what_readme_says():
                 command(".venv/bin/python scripts/"), stdin=b"y\n", capture_stdout=True, env=environment
             )
     told = example.stdout.decode().replace(ASKED, f"{ASKED}y\n").splitlines()
-    begins = next(at for at, line in enumerate(section()) if line.startswith("1. "))
-    expected = section()[begins:]
+    [printed] = [block.text for block in page() if block.language == "text"]
 
-    assert without_chance([line for line in told if line]) == without_chance(expected)
+    assert without_chance(told) == without_chance(printed.splitlines())
     assert not any("Traceback" in line for line in server.log)
 
 
@@ -102,8 +91,8 @@ async def test_the_notes_are_reached_over_both_transports_of_http(checkpoint):
             await server.until_said(re.compile(r"--tool-server older \(http://\S+/sse\) has 2 tools"))
 
 
-async def test_the_server_of_one_s_own_that_readme_shows_is_called(tmp_path):
-    [code] = FENCED.findall(written())
+async def test_the_server_of_one_s_own_that_the_guide_shows_is_called(tmp_path):
+    [code] = [block.text for block in page() if block.label == "dice.py"]
     (tmp_path / "dice.py").write_text(code)
     [server] = read_tool_servers((f"dice=stdio:{sys.executable} {tmp_path}/dice.py",))
     sessions = ToolSessions()
