@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
+from app.commands.chat import chat
 from app.commands.ending import refuse
 from app.commands.proxy import proxy
 from app.commands.serve import serve
@@ -29,6 +30,7 @@ def make_app() -> App:
     )
     app.command(serve)
     app.command(proxy)
+    app.command(chat, config=())
     return app
 
 

@@ -1,0 +1,97 @@
+"""What keeps a command from getting a server's answer, each in one sentence that says what to do. Used by
+app/api_client and the commands."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from app.api_client.place import Place
+from protocol.errors import TrillmError
+
+MOST_TEXT = 500
+
+
+class NoAnswerError(TrillmError):
+    """Nothing listens there, or it says nothing more, or what it says is not HTTP."""
+
+
+class RefusedError(TrillmError):
+    """The server has answered with a failure; `answered` is the status, or None if an answer that had begun told it."""
+
+    def __init__(self, message: str, answered: int | None = None) -> None:
+        super().__init__(message)
+        self.answered = answered
+
+
+def not_connected(place: Place, error: BaseException) -> NoAnswerError:
+    causes = list(_behind(error))
+    for cause in causes:
+        match cause:
+            case socket.gaierror():
+                return NoAnswerError(f"there is no host named {place.host}: look at --base-url")
+            case ssl.SSLCertVerificationError():
+                return NoAnswerError(
+                    f"the certificate of {place} is not trusted ({cause.verify_message}): name who signed it with "
+                    "--ca-certs, or use --insecure"
+                )
+            case ssl.SSLError():
+                return NoAnswerError(f"{place} does not speak TLS as it should ({cause.reason}): is it http:// there?")
+            case PermissionError():
+                return NoAnswerError(f"{place} may not be opened: {cause.strerror}")
+            case _:
+                pass
+    return NoAnswerError(f"nothing listens at {place}: start `trillm serve`, or say where with --base-url")
+
+
+def not_in_time(place: Place, seconds: float) -> NoAnswerError:
+    return NoAnswerError(f"{place} has said nothing for {seconds:g} s")
+
+
+def broken_off(place: Place, error: BaseException) -> NoAnswerError:
+    return NoAnswerError(f"{place} broke off: {next((str(one) for one in _behind(error) if str(one)), 'no reason')}")
+
+
+def refused(place: Place, status: int, body: bytes) -> RefusedError:
+    """What the body of an answer tells."""
+    said = message_of(body)
+    if status == 401:
+        if place.key is None:
+            return RefusedError(f"{place} asks for a key: --api-key, TRILLM_API_KEY or OPENAI_API_KEY", status)
+        return RefusedError(f"{place} does not take this key: {said or 'it says no more'}", status)
+    if said:
+        return RefusedError(f"{place} answered {status}: {said}", status)
+    if 300 <= status < 400:
+        return RefusedError(f"{place} answered {status}, a redirection: give --base-url where it leads to", status)
+    return RefusedError(f"{place} answered {status} without a reason", status)
+
+
+def message_of(body: bytes) -> str:
+    """In an error body as OpenAI's, vLLM's or another server's; the first line of what is none. One line, bounded."""
+    try:
+        said: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = body.decode(errors="replace").strip().partition("\n")[0]
+    while isinstance(said, dict):
+        said = next((said[name] for name in ("error", "message", "detail") if said.get(name)), "")
+    return plain(str(said))[:MOST_TEXT]
+
+
+def plain(text: str) -> str:
+    """One line without control characters: what strangers say must not move our terminal."""
+    return " ".join("".join(" " if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in text).split())
+
+
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """It and what was behind it; httpcore2 takes causes away, but not contexts."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        if isinstance(seen, BaseExceptionGroup):
+            for one in seen.exceptions:
+                yield from _behind(one)
+        seen = seen.__cause__ or seen.__context__

@@ -1,0 +1,37 @@
+"""Which models a server has. Used by the commands, to choose one if none is named."""
+
+from __future__ import annotations
+
+import msgspec
+
+from app.api_client.client import ApiClient
+from protocol.errors import NotFoundError
+
+MOST_NAMES = 20
+
+
+class _Model(msgspec.Struct, frozen=True):
+    id: str
+    max_model_len: int | None = None
+
+
+class _ModelList(msgspec.Struct, frozen=True):
+    data: list[_Model]
+
+
+async def model_names(client: ApiClient) -> list[str]:
+    """In the server's order. Raises NoAnswerError and RefusedError."""
+    return [model.id for model in (await client.get("/v1/models", _ModelList)).data]
+
+
+async def chosen_model(client: ApiClient, wanted: str | None) -> str:
+    """The wanted one, or the server's first. Raises NotFoundError with what there is, and as `model_names`."""
+    names = await model_names(client)
+    if wanted is not None and names and wanted not in names:
+        there = ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
+        raise NotFoundError(f"{client.place} has no model {wanted!r}; it has {there}")
+    if wanted is not None:
+        return wanted
+    if not names:
+        raise NotFoundError(f"{client.place} has no model")
+    return names[0]
