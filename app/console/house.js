@@ -1,1 +1,146 @@
-export function start() {}
+// The view #house: figures of now, the actors drawn and as a table, and what has happened since the page was opened.
+
+import { Happenings, heartbeatOf, phaseOf, stateOf } from "./actors.js";
+import { Readings } from "./figures.js";
+import { Drawing } from "./drawing.js";
+import { latency, percent, rate, size } from "./words.js";
+
+const MOST_EVENTS = 200;
+
+/** @param {string} id @returns {HTMLElement} */
+const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+/** @param {Node} node @param {string} text */
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** @param {string} name @param {string} [text] @param {string} [className] */
+function element(name, text = "", className = "") {
+  const made = document.createElement(name);
+  if (text) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+// ---------------------------------------------------------------------- figures
+
+/** Label, value and what it is made of. @param {any} house @param {import("./figures.js").Figures} figures */
+function tilesOf(house, figures) {
+  const bytes = house.engines.reduce((sum, engine) => sum + engine.kv_cache_bytes, 0);
+  const tokens = house.engines.reduce((sum, engine) => sum + engine.kv_blocks_total * engine.block_size, 0);
+  return [
+    ["Running", figures.running.toLocaleString("en"), `${house.requests.live.toLocaleString("en")} live`],
+    ["Waiting", figures.waiting.toLocaleString("en"), "in the queue"],
+    ["Generated", rate(figures.generationRate), "tokens/s"],
+    ["Prompts", rate(figures.promptRate), "tokens/s"],
+    ["KV cache in use", percent(figures.kvShare), kvOf(tokens, bytes)],
+    ["First token", latency(figures.ttft.p50), "median of 10 s"],
+    ["Between tokens", latency(figures.itl.p50), "median of 10 s"],
+  ];
+}
+
+/** @param {number} tokens @param {number} bytes */
+function kvOf(tokens, bytes) {
+  if (!tokens) return "no engine yet";
+  const told = tokens < 1e6 ? tokens.toLocaleString("en") : `${(tokens / 1e6).toFixed(1)} M`;
+  return `of ${told} tokens${bytes ? `, ${size(bytes)}` : ""}`;
+}
+
+/** @param {HTMLElement} list @param {string[][]} tiles */
+function showTiles(list, tiles) {
+  if (!list.children.length) {
+    for (const [label] of tiles) {
+      const tile = element("div");
+      tile.append(element("dt", label), element("dd", "–"), element("dd", "", "about"));
+      list.append(tile);
+    }
+  }
+  tiles.forEach(([, value, about], i) => {
+    const [, shown, small] = list.children[i].children;
+    setText(shown, value);
+    setText(small, about);
+  });
+}
+
+// ---------------------------------------------------------------------- table
+
+const COLUMNS = ["Actor", "State", "Does", "Pid", "Heartbeat", "Restarts", "Ended before"];
+
+function makeTable() {
+  const table = /** @type {HTMLTableElement} */ (element("table"));
+  const caption = element("caption", "Every process of the server, as it says of itself");
+  const head = element("tr");
+  for (const column of COLUMNS) {
+    const cell = element("th", column);
+    cell.setAttribute("scope", "col");
+    head.append(cell);
+  }
+  const header = element("thead");
+  header.append(head);
+  table.append(caption, header, element("tbody"));
+  return table;
+}
+
+/** @param {HTMLTableElement} table @param {any} house @param {Happenings} happenings */
+function showTable(table, house, happenings) {
+  const body = table.tBodies[0];
+  while (body.rows.length > house.actors.length) body.deleteRow(-1);
+  house.actors.forEach((actor, i) => {
+    const row = body.rows[i] ?? body.insertRow();
+    const state = stateOf(actor, happenings.restartedAt(actor.name), house.now);
+    const since = actor.kind === "app" ? "" : ` for ${Math.round(actor.phase_seconds)} s`;
+    const texts = [
+      actor.name,
+      state.word,
+      `${phaseOf(actor)}${since}`,
+      actor.pid === null ? "–" : String(actor.pid),
+      heartbeatOf(actor).replace("heard ", "") || "–",
+      String(actor.restarts),
+      actor.last_end ?? "–",
+    ];
+    texts.forEach((text, column) => {
+      const cell = row.cells[column] ?? row.appendChild(element(column ? "td" : "th"));
+      if (!column) cell.setAttribute("scope", "row");
+      setText(cell, text);
+    });
+    row.cells[1].className = `level-${state.level}`;
+  });
+}
+
+// ---------------------------------------------------------------------- events
+
+/** @param {string} level @param {string} text */
+function tell(level, text) {
+  const list = byId("events");
+  const entry = element("li", "", `level-${level}`);
+  const time = /** @type {HTMLTimeElement} */ (element("time", new Date().toLocaleTimeString("en-GB")));
+  time.dateTime = new Date().toISOString();
+  entry.append(time, element("span", text));
+  list.prepend(entry);
+  while (list.children.length > MOST_EVENTS) list.lastChild?.remove();
+  byId("events-hint").hidden = true;
+  if (level !== "off") setText(byId("announcer"), text);
+}
+
+export function start() {
+  const readings = new Readings();
+  const happenings = new Happenings();
+  const drawing = new Drawing(byId("drawing"));
+  const table = makeTable();
+  byId("actors").append(table);
+  document.addEventListener("house", (event) => {
+    const house = /** @type {CustomEvent} */ (event).detail;
+    for (const { level, text } of happenings.take(house)) tell(level, text);
+    showTiles(byId("tiles"), tilesOf(house, readings.take(house)));
+    drawing.show(house, (name) => happenings.restartedAt(name));
+    showTable(table, house, happenings);
+  });
+  document.addEventListener("house-lost", () => {
+    tell("bad", "the server does not answer");
+    drawing.fade();
+  });
+  document.addEventListener("house-back", (event) => {
+    tell("ok", `the server answers again, after ${Math.round(/** @type {CustomEvent} */ (event).detail.seconds)} s`);
+  });
+}

@@ -7,6 +7,7 @@ import { start as startHouse } from "./house.js";
 import { duration } from "./words.js";
 
 const POLL_MILLISECONDS = 1000;
+const HURRIED_MILLISECONDS = 300; // while something that is needed is not ready
 const POLL_LIMIT_MILLISECONDS = 8000;
 const MOST_MILLISECONDS_BETWEEN_TRIES = 5000;
 const KEY_NAME = "trillm.key";
@@ -120,7 +121,7 @@ const THEMES = ["system", "light", "dark"];
 
 function showTheme() {
   const theme = document.documentElement.dataset.theme ?? "system";
-  byId("theme-button").textContent = `Theme: ${theme}`;
+  byId("theme-word").textContent = theme;
 }
 
 byId("theme-button").addEventListener("click", () => {
@@ -165,6 +166,7 @@ let numFailed = 0;
 /** @type {number | undefined} */
 let timer;
 let isReading = false;
+let isRestarting = false;
 
 async function read() {
   if (isReading) return;
@@ -182,7 +184,8 @@ async function read() {
   } finally {
     isReading = false;
     const spent = performance.now() - began;
-    const pause = Math.min(POLL_MILLISECONDS * 2 ** Math.max(0, numFailed - 2), MOST_MILLISECONDS_BETWEEN_TRIES);
+    const usual = isRestarting ? HURRIED_MILLISECONDS : POLL_MILLISECONDS;
+    const pause = Math.min(usual * 2 ** Math.max(0, numFailed - 2), MOST_MILLISECONDS_BETWEEN_TRIES);
     timer = window.setTimeout(read, Math.max(0, pause - spent));
   }
 }
@@ -209,6 +212,7 @@ function take(house) {
   }
   lostAt = numFailed = 0;
   byId("banner").hidden = true;
+  isRestarting = house.actors.some((/** @type {any} */ actor) => actor.needed && !actor.ready);
   showState(house);
   document.dispatchEvent(new CustomEvent("house", { detail: house }));
 }

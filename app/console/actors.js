@@ -1,0 +1,152 @@
+// What actors are and do, in words, and what has happened to them between two readings. Pure.
+
+import { counted, duration } from "./words.js";
+
+const SILENT_SECONDS = 5; // as the server: from then on an actor gets no new requests
+const NEWS_SECONDS = 4; // for which it is shown that an actor has just been started again
+
+const WHAT_IT_DOES = {
+  app: "HTTP, validation, streams",
+  api: "takes connections and answers",
+  engine: "scheduler, KV blocks, steps",
+  rank: "computes a part of the model",
+  output: "detokenising, stop strings",
+  weights: "one copy of the checkpoint",
+  standby: "becomes the next engine",
+  kv: "keeps keys and values",
+};
+
+const PHASES = {
+  start: "starting",
+  load: "loading",
+  idle: "idle",
+  step: "computing",
+  serve: "serving",
+  wait: "waiting for its engine",
+  down: "not running",
+  end: "ending",
+};
+
+/** @param {any} actor @param {boolean} ownsAll whether other processes take the connections */
+export const describe = (actor, ownsAll) =>
+  actor.kind === "app" && ownsAll ? "owns all processes" : (WHAT_IT_DOES[actor.kind] ?? actor.kind);
+
+/** @param {any} actor */
+export const phaseOf = (actor) => PHASES[actor.phase] ?? actor.phase;
+
+/** In one word or a few, and how bad that is: ok, busy (on its way), warn, bad or off.
+ * @param {any} actor @param {number} [restartedAt] when the page saw that, by `now` @param {number} [now] seconds
+ * @returns {{word: string, level: string}} */
+export function stateOf(actor, restartedAt = -Infinity, now = 0) {
+  if (actor.ready && actor.heartbeat_age > SILENT_SECONDS) {
+    return { word: `silent for ${Math.round(actor.heartbeat_age)} s`, level: "warn" };
+  }
+  if (actor.ready) {
+    return now - restartedAt < NEWS_SECONDS ? { word: "restarted", level: "busy" } : { word: "ready", level: "ok" };
+  }
+  const isAgain = actor.restarts > 0 || actor.last_end !== null;
+  const progress = actor.phase === "load" && actor.progress > 0 ? ` ${Math.round(actor.progress * 100)} %` : "";
+  if (!actor.needed && actor.phase === "down") return { word: "not needed now", level: "off" };
+  if (isAgain) return { word: `restarting${progress}`, level: "warn" };
+  return { word: actor.phase === "down" ? "not started yet" : `starting${progress}`, level: "busy" };
+}
+
+/** @param {any} actor */
+export function restartsOf(actor) {
+  return actor.restarts ? counted(actor.restarts, "restart") : "never restarted";
+}
+
+/** Follows the readings and says what has happened, for the list of events. */
+export class Happenings {
+  /** @type {any} */
+  #before = null;
+  /** When each actor that is down went down, and how many requests had gone on by then.
+   * @type {Map<string, {at: number, replayed: number}>} */
+  #down = new Map();
+  /** @type {Map<string, number>} */
+  #restartedAt = new Map();
+
+  /** When the page saw an actor come back, by the server's clock. @param {string} name */
+  restartedAt(name) {
+    return this.#restartedAt.get(name) ?? -Infinity;
+  }
+
+  /** @param {any} house @returns {{level: string, text: string}[]} the oldest first */
+  take(house) {
+    const before = this.#before;
+    this.#before = house;
+    if (before === null) return this.#already(house);
+    if (Math.abs(before.started_at - house.started_at) > 1) {
+      this.#down.clear();
+      return [{ level: "warn", text: "the server was started again" }];
+    }
+    const events = house.actors.flatMap((actor) => this.#ofActor(before, house, actor));
+    return [...events, ...ofServer(before, house)];
+  }
+
+  /** @param {any} house */
+  #already(house) {
+    const died = house.actors.filter((actor) => actor.deaths > 0);
+    for (const actor of house.actors) {
+      if (!actor.ready && actor.kind !== "standby") this.#down.set(actor.name, { at: house.now, replayed: house.requests.replayed });
+    }
+    return died.map((actor) => ({
+      level: "off",
+      text: `before this page was opened, ${actor.name} had ended ${actor.deaths === 1 ? "once" : `${actor.deaths} times`}${because(actor)}`,
+    }));
+  }
+
+  /** @param {any} before @param {any} house @param {any} actor */
+  #ofActor(before, house, actor) {
+    const past = before.actors.find((one) => one.name === actor.name);
+    if (!past || actor.kind === "standby") return []; // a standby is used up by each restart
+    const events = [];
+    const isGone = actor.deaths > past.deaths || actor.restarts > past.restarts || (past.pid !== null && actor.pid === null);
+    if (isGone && !(this.#down.has(actor.name) && actor.deaths === past.deaths)) {
+      events.push({ level: "bad", text: `${actor.name} ended${because(actor)}` });
+      this.#down.set(actor.name, { at: past.ready ? house.now : before.now, replayed: before.requests.replayed });
+    }
+    const down = this.#down.get(actor.name);
+    if (down && actor.ready) {
+      this.#down.delete(actor.name);
+      if (actor.restarts > 0 || past.last_end !== null) {
+        this.#restartedAt.set(actor.name, house.now);
+        events.push({ level: "ok", text: `${actor.name} is ready again${wentOn(actor, house.requests.replayed - down.replayed)}` });
+      } else {
+        events.push({ level: "ok", text: `${actor.name} is ready` });
+      }
+    }
+    return events;
+  }
+}
+
+/** @param {any} actor */
+const because = (actor) => (actor.last_end ? `: ${actor.last_end}` : "");
+
+/** @param {any} actor @param {number} number */
+const wentOn = (actor, number) => (actor.kind === "engine" && number > 0 ? `; ${counted(number, "request")} went on where they were` : "");
+
+/** @param {any} before @param {any} house */
+function ofServer(before, house) {
+  const events = [];
+  const condemned = house.requests.condemned - before.requests.condemned;
+  if (condemned > 0) events.push({ level: "bad", text: `${counted(condemned, "request")} ended as the cause of several deaths` });
+  const held = (/** @type {any} */ one) => (one.run_state.is_sleeping ? "put to sleep" : one.run_state.is_paused ? "paused" : "");
+  if (held(house) && held(house) !== held(before)) events.push({ level: "warn", text: `the engines were ${held(house)} by an operator` });
+  if (held(before) && !held(house)) events.push({ level: "ok", text: "the engines go on" });
+  if (before.alive && !house.alive) events.push({ level: "bad", text: `the service cannot go on: ${house.reason}` });
+  return events;
+}
+
+/** A line for the drawing. @param {any} actor */
+export function lifeOf(actor) {
+  if (actor.kind === "app") return `up ${duration(actor.phase_seconds)} · pid ${actor.pid}`;
+  if (actor.pid === null) return phaseOf(actor);
+  return `${phaseOf(actor)} · pid ${actor.pid}`;
+}
+
+/** @param {any} actor */
+export function heartbeatOf(actor) {
+  if (actor.kind === "app" || actor.kind === "standby" || actor.pid === null) return "";
+  return `heard ${actor.heartbeat_age < 1 ? "just now" : `${Math.round(actor.heartbeat_age)} s ago`}`;
+}
