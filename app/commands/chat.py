@@ -16,6 +16,7 @@ from app.commands.server_flags import ServerFlags
 from protocol.errors import BadRequestError
 
 if TYPE_CHECKING:
+    from app.api_client.place import Place
     from app.commands.chat_session import ChatSession
 
 CHAT = Group("Chat", sort_key=0)
@@ -65,13 +66,14 @@ def chat(
     stats
         Figures after an answer also where it is written into a pipe or file (on standard error).
     """
+    place = (server or ServerFlags()).place()
     return status_of(
         lambda: _chat(
             prompt if quick is None else quick,
             model_name,
             system_prompt,
             sampling or SamplingFlags(),
-            server or ServerFlags(),
+            place,
             is_quiet=quiet,
             tells_figures=stats,
         )
@@ -83,7 +85,7 @@ def _chat(
     model: str | None,
     system: str | None,
     sampling: SamplingFlags,
-    server: ServerFlags,
+    place: Place,
     *,
     is_quiet: bool,
     tells_figures: bool,
@@ -97,7 +99,7 @@ def _chat(
     has_styles = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     question = _question(prompt)
     session = ChatSession(
-        place=server.place(),
+        place=place,
         model=model or "",
         conversation=Conversation(system),
         sampling=sampling.fields(),

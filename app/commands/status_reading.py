@@ -1,0 +1,83 @@
+"""How a server is, at one moment: trillm's GET /house, or of another server what /health and vLLM's metrics say.
+
+Used by app/commands/status.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from app.api_client.call_error import RefusedError
+from app.api_client.client import ApiClient
+from app.api_client.models import model_names
+from app.house import House
+
+RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+TOKENS, KV_USAGE = "vllm:generation_tokens_total", "vllm:kv_cache_usage_perc"
+ABSENT = (404, 405)
+"""What a server answers that does not have a route."""
+
+
+class OtherServer(msgspec.Struct, frozen=True, kw_only=True):
+    """One without /house. What it does not tell is None."""
+
+    object: str = "server"
+    ready: bool
+    """/health answered well, or is not there."""
+    reason: str
+    models: list[str]
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    """0 to 1."""
+    generation_tokens: int | None = None
+
+
+Reading = House | OtherServer
+
+
+async def read_server(client: ApiClient) -> Reading:
+    """Raises NoAnswerError, and RefusedError for one that tells us nothing."""
+    try:
+        return await client.get("/house", House)
+    except RefusedError as error:
+        if error.answered not in ABSENT:
+            raise
+    reason = ""
+    try:
+        await client.ask("GET", "/health")
+    except RefusedError as error:
+        reason = "" if error.answered in ABSENT else error.message
+    models = [] if reason else await model_names(client)
+    server = OtherServer(ready=not reason, reason=reason, models=models)
+    try:
+        text = await client.ask("GET", "/metrics")
+    except RefusedError:
+        return server
+    return with_figures(server, text.decode(errors="replace"))
+
+
+def with_figures(server: OtherServer, text: str) -> OtherServer:
+    """Those of metrics as Prometheus reads them: sums over engines, and of the KV cache's usage the mean. What is no
+    metrics has no figures."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    found: dict[str, list[float]] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append(sample.value)
+    except ValueError:
+        return server
+    usage = found.get(KV_USAGE)
+    return msgspec.structs.replace(
+        server,
+        running=_total(found.get(RUNNING)),
+        waiting=_total(found.get(WAITING)),
+        generation_tokens=_total(found.get(TOKENS)),
+        kv_usage=sum(usage) / len(usage) if usage else None,
+    )
+
+
+def _total(values: list[float] | None) -> int | None:
+    return None if values is None else int(sum(values))
