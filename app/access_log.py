@@ -64,6 +64,8 @@ class Access:
     num_tokens: int = 0
     finish: str = "-"
     """The finish reasons of its choices."""
+    trace_id: str = "-"
+    """Of the trace that it is part of, if there are traces."""
     work: object | None = None
     """Where answers come from other servers: what is told, as its str(), in place of tokens and finish reasons."""
     failure: str | None = None
@@ -109,6 +111,7 @@ class Access:
             f"{self.status or CLIENT_LEFT} model={printable(self.model)} "
             f"{work if self.work is None else self.work} "
             f"first_byte={first} seconds={now - self.began:.3f} bytes={self.num_sent} end={self.end}"
+            + (f" trace={self.trace_id}" if self.trace_id != "-" else "")
         )
 
     def fields(self, now: float) -> dict[str, object]:
@@ -146,7 +149,12 @@ def tell(access: Access) -> None:
 
 def access_of(request: Request) -> Access:
     """Of the request that is being answered."""
-    return cast("Access", request.scope[_KEY])
+    return access_in(request.scope)
+
+
+def access_in(scope: HTTPScope) -> Access:
+    """For what is within AccessMiddleware, and without Quart."""
+    return cast("Access", cast("dict[str, object]", scope)[_KEY])
 
 
 def route_name(rule: str) -> str:

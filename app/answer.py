@@ -20,6 +20,7 @@ from app.kv_transfer import told_transfer
 from app.metrics import Metrics
 from app.request_metrics import EndedSequence
 from app.schemas.usage import Usage, usage
+from app.tracing.sequence import TracedSequence
 from protocol.errors import RequestFailedError, TrillmError, UnavailableError
 from protocol.ids import FIRST_ENGINE, EngineIndex
 from protocol.messages import FinishReason, RequestOutput
@@ -41,10 +42,23 @@ class _Progress:
     """For its KV, if that was to be kept for another server."""
     engine: EngineIndex = FIRST_ENGINE
     """Where its latest output came from."""
+    ended_at: float | None = None
+    """trio's clock."""
 
     def as_ended(self) -> EndedSequence:
         return EndedSequence(
             self.num_prompt_tokens, self.num_cached_tokens, self.num_tokens, self.max_tokens, self.timeline
+        )
+
+    def as_traced(self, offset: float) -> TracedSequence:
+        return TracedSequence(
+            self.num_prompt_tokens,
+            self.num_cached_tokens,
+            self.num_tokens,
+            self.finish_reason,
+            self.engine,
+            self.timeline,
+            None if self.ended_at is None else self.ended_at + offset,
         )
 
 
@@ -103,6 +117,10 @@ class Answer:
             sum(choice.num_cached_tokens for choice in firsts),
         )
 
+    def sequences(self, offset: float) -> list[TracedSequence]:
+        """What became of each choice so far. `offset`: of CLOCK_MONOTONIC from trio's clock, in seconds."""
+        return [choice.as_traced(offset) for choice in self._choices]
+
     def kv_transfer_params(self, answer_id: str) -> dict[str, Any] | UnsetType:
         """For the server that is to go on, if its KV was to be kept for one."""
         tickets = [choice.kv_ticket for choice in self._choices if choice.kv_ticket is not None]
@@ -140,6 +158,7 @@ class Answer:
         metrics.generation_tokens += new
         if output.finish_reason is not None and choice.finish_reason is None:
             choice.finish_reason, choice.kv_ticket = output.finish_reason, output.kv_ticket
+            choice.ended_at = now
             metrics.whole_request.observe(now - self._began)
             metrics.ended(output.finish_reason, choice.as_ended())
 

@@ -49,14 +49,14 @@ class AuthenticationMiddleware:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": "invalid API key"})
         else:
-            other = " or `X-Api-Key: <key>`" if is_messages_path(_routed_path(scope)) else ""
+            other = " or `X-Api-Key: <key>`" if is_messages_path(routed_path(scope)) else ""
             told = f"Missing or invalid API key: send `Authorization: Bearer <key>`{other}"
             await refuse(scope, send, InvalidKeyError(told))
 
     def _passes(self, scope: Scope) -> bool:
         if scope["type"] == "http" and scope["method"] == "OPTIONS":
             return True
-        path = _routed_path(scope)
+        path = routed_path(scope)
         return path in self._public or self._is_known(list(scope["headers"]), is_messages_path(path))
 
     def _is_known(self, headers: Sequence[tuple[bytes, bytes]], may_be_bare: bool) -> bool:
@@ -101,7 +101,7 @@ class LoopbackMiddleware:
             await refuse(scope, send, NotLocalError(f"This server has no API key, so it {refusal}"))
 
 
-def _routed_path(scope: Scope) -> str:
+def routed_path(scope: Scope) -> str:
     """Without the server's prefix, as Quart takes it off before it routes."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
@@ -139,7 +139,7 @@ def _is_local_name(host: bytes) -> bool:
 async def refuse(scope: HTTPScope, send: ASGISendCallable, error: TrillmError) -> None:
     sent = next((value for name, value in scope["headers"] if name.lower() == HEADER.lower().encode()), b"")
     label = request_label(sent.decode("latin-1"))
-    path = _routed_path(scope)
+    path = routed_path(scope)
     body = error_body_at(path, error, label)
     headers = [
         (b"content-type", b"application/json"),

@@ -25,6 +25,7 @@ from app.schemas.chat import ChatRequest
 from app.services import Services
 from app.template_source import template_for
 from app.tool_namespace import ToolNamespace
+from app.tracing.request_trace import traced_phase
 from app.truncation import truncated
 from protocol.errors import BadRequestError
 from protocol.sampling import Grammar, Thoughts
@@ -67,7 +68,8 @@ async def prepare_chat(
     calls = forced_calls(body.tools, body.tool_choice, body.parallel_tool_calls is not False, services.limits)
     wanted = _wanted(body, services)
     with within(deadline):
-        token_ids = await encode_request(services, body, namespaces)
+        with traced_phase("tokenise"):
+            token_ids = await encode_request(services, body, namespaces)
         token_ids = truncated(token_ids, body, wanted, services.facts().max_model_len)
         prompt_text = await services.tokenizer.decode_long(token_ids) if body.return_prompt_text else None
         end = end_of_prompt(services, body, token_ids)

@@ -44,6 +44,7 @@ from app.replays import Replays
 from app.roles import Roles
 from app.room import Room
 from app.routing import Router
+from app.tracing.request_trace import current_trace
 from protocol.engine_stats import EngineStats
 from protocol.errors import EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import FIRST_ENGINE, EngineIndex, Epoch, RequestId
@@ -307,6 +308,9 @@ class ActorEngineClient:
     ) -> ActorGeneration:
         generation = ActorGeneration([next(self._ids) for _ in prompts])
         arrival, now = self._clock(), trio.current_time()
+        trace = current_trace.get()
+        if trace is not None and not trace.is_recorded:
+            trace = None
         drop_at = None if deadline is None else arrival + deadline.at - now + GRACE_SECONDS
         entries = [
             Entry(
@@ -318,6 +322,7 @@ class ActorEngineClient:
                 drop_at,
                 first_token_by,
                 client=self.identity.client,
+                trace=trace,
             )
             for request_id, prompt in zip(list(generation.unfinished), prompts, strict=True)
         ]
@@ -375,7 +380,7 @@ class ActorEngineClient:
                 # The engines still run them, and drop them when they see that their subscriber is gone; whichever they
                 # hear first, they must not have them twice.
                 self._engines.attached.clear()
-                self._replays.send_home()
+                self._replays.send_home(f"output-{self.identity.client}")
                 self._dispatch.withdraw(list(self._live.values()))
                 self._calls.fail(None, reason)
             case HouseFailed(reason=reason):

@@ -24,6 +24,7 @@ from app.routes.responses import response_routes
 from app.routes.stored_responses import stored_response_routes
 from app.routes.tokens import token_routes
 from app.services import Services
+from app.tracing.middleware import TracingMiddleware
 
 
 def create_app(services: Services) -> QuartTrio:
@@ -46,6 +47,8 @@ def create_app(services: Services) -> QuartTrio:
         console_routes(services),
     ):
         app.register_blueprint(blueprint)
+    if services.tracing is not None:
+        app.asgi_app = TracingMiddleware(app.asgi_app, services.tracing)
     public = public_paths() if services.has_console else frozenset()
     guard(app, services.api_keys, services.cors, services.metrics.http, logs=services.logs_access, public=public)
     return app

@@ -17,6 +17,7 @@ from app.checks import short
 from app.engine import EngineClient
 from app.limits import Limits
 from app.schemas.sampling import ResponseFormat, SamplingFields, StructuredOutputs
+from app.tracing.request_trace import traced_phase
 from protocol.errors import BadRequestError, GrammarError, NotImplementedHereError
 from protocol.sampling import Grammar, GrammarKind, GrammarSource, Thoughts
 
@@ -120,7 +121,8 @@ class RequestGrammars:
 
     async def _checked(self, kind: GrammarKind, text: str, param: str, after: Thoughts | None) -> Grammar:
         try:
-            return await self._engine.check_grammar(GrammarSource(kind, text, after))
+            with traced_phase("grammar"):
+                return await self._engine.check_grammar(GrammarSource(kind, text, after))
         except GrammarError as error:
             hint = _GBNF_HINT if kind is GrammarKind.LARK and _GBNF_RULE.search(text) else ""
             raise GrammarError(f"{param}: {hint}{error.message}", param=param) from error

@@ -121,6 +121,7 @@ async def live_with_actors(service: Service, house: HouseSpec) -> None:
         nursery.start_soon(announce, service, None, trio.current_time())
         nursery.start_soon(service.run_background)
         nursery.start_soon(service.run_tools)
+        nursery.start_soon(service.run_tracing)
         await service.client.failed.wait()  # the supervisor has said why
         if multiprocessing.parent_process() is None:
             os.kill(os.getpid(), signal.SIGINT)  # `-w 0`: the signal that hypercorn handles in an orderly way

@@ -14,6 +14,7 @@ import attrs
 from app.deadline import Deadline
 from app.engine import LorasInUse, Prompt
 from app.mailbox import ActorGeneration
+from app.tracing.request_trace import RequestTrace
 from protocol.ids import FIRST_CLIENT, ClientIndex, EngineIndex, Epoch, RequestId
 from protocol.kv import KvParams
 from protocol.messages import EngineCoreRequest, RequestOutput
@@ -58,6 +59,10 @@ class Entry:
     hands_over: bool = False
     """Its engine computes the prompt and the first token, and then hands it over. If it does not do so with that
     token, it goes on itself for a while, as it has no connector."""
+    trace: RequestTrace | None = None
+    """Of the request that it is for, if somebody reads it."""
+    lost: str | None = None
+    """While it waits: who is gone that had it, and what was computed of it or read."""
 
     def request(self, epoch: Epoch, kv: KvParams | None = None) -> EngineCoreRequest:
         """As it is sent to an engine, the first time or to go on."""
@@ -75,6 +80,7 @@ class Entry:
             lora=self.prompt.lora,
             pooling=self.prompt.pooling,
             kv=kv,
+            is_traced=self.trace is not None,
         )
 
     @property
@@ -92,7 +98,17 @@ class Entry:
     def send_to(self, engine: tuple[EngineIndex, Epoch], num_cached: int, *, hands_over: bool = False) -> None:
         """It runs there from now on, where so many of the prompt's tokens are expected in the cache."""
         self.engine, self.home, self.is_moving, self.hands_over = engine, None, False, hands_over
+        if self.lost is not None:
+            if self.trace is not None:
+                self.trace.replayed(self.lost, incarnation_name(*engine), len(self.token_ids))
+            self.lost = None
         self.num_uncomputed = len(self.prompt.prompt_token_ids) + len(self.token_ids) - num_cached
+
+    def lose(self, actor: str) -> None:
+        """This one is gone, without which it cannot go on: it is to be sent again."""
+        self.lost = actor
+        if self.trace is not None:
+            self.trace.interrupted(actor)
 
     def deliver(self, output: RequestOutput, engine: EngineIndex) -> None:
         self.generation.put(output, engine)
@@ -108,6 +124,10 @@ class Entry:
     @property
     def is_on_trial(self) -> bool:
         return self.deaths >= TRIAL_DEATHS
+
+
+def incarnation_name(index: EngineIndex, epoch: Epoch) -> str:
+    return f"engine-{index} epoch {epoch}"
 
 
 def loras_in_use(entries: Iterable[Entry]) -> LorasInUse:

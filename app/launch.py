@@ -33,6 +33,7 @@ from app.listening import ListeningConfig, hypercorn_config, open_sockets
 from app.notify import open_notifier
 from app.roles import Roles
 from app.settings import Settings
+from app.tracing.start import check_tracing
 from protocol.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str
     description = checked(settings, checkpoint)
     if settings.node_rank > 0:
         return await serve_headless(settings, checkpoint, manager)
+    check_tracing(settings.otlp_traces_endpoint)
     config = hypercorn_config(settings)
     if settings.api_server_count > 1:
         return await serve_by_several(settings, checkpoint, config, manager)

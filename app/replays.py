@@ -12,7 +12,7 @@ from typing import final
 from attrs import frozen
 
 from app.incidents import Incidents
-from app.journal import MAX_DEATHS, TRIAL_DEATHS, Entry
+from app.journal import MAX_DEATHS, TRIAL_DEATHS, Entry, incarnation_name
 from app.other_loads import sequences_of_others
 from app.roles import Roles
 from protocol.engine_stats import EngineStats
@@ -81,11 +81,13 @@ class Replays:
         self._incidents.replays += sum(not entry.is_moving for each in due for entry in each.entries)
         return due
 
-    def send_home(self) -> None:
-        """Nobody hears the engines, though they are up: what runs there waits until they are heard again."""
+    def send_home(self, lost: str) -> None:
+        """Nobody hears the engines, though they are up, since this actor is gone: what runs there waits until they are
+        heard again."""
         for entry in self._live.values():
             if entry.engine is not None:
                 entry.home = entry.engine[0]
+                entry.lose(lost)
 
     def come_home(self, index: EngineIndex) -> None:
         """This engine is heard again, or gone: who waited for it waits no more."""
@@ -103,6 +105,7 @@ class Replays:
             if entry.engine != engine:
                 continue
             entry.engine = None
+            entry.lose(incarnation_name(*engine))
             if is_innocent:
                 continue
             entry.deaths += 1

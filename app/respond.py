@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -18,6 +19,7 @@ from app.ending import OPENAI, Ending
 from app.engine import Prompt
 from app.services import Services
 from app.stream import Chunks, stream_response
+from app.tracing.request_trace import current_trace
 
 MANY_CHOICES = 64
 """Taken in at once in about a millisecond."""
@@ -71,6 +73,9 @@ async def open_logged_answer(
     waits: bool = False,
 ) -> AsyncIterator[Answer]:
     """`open_answer`, and what became of it in the request's line of the access log."""
+    trace, began = current_trace.get(), time.monotonic()
+    if trace is not None:
+        trace.note_prompts(prompts, n)
     opened = open_answer(services.engine, prompts, n, services.metrics, deadline, goes_on=goes_on, waits=waits)
     async with opened as answer:
         try:
@@ -80,3 +85,5 @@ async def open_logged_answer(
             access.num_prompt_tokens += used.prompt_tokens
             access.num_tokens += used.completion_tokens
             access.finish = ",".join(answer.finish_reasons) or "-"
+            if trace is not None and trace.is_recorded:
+                trace.note_generation(began, answer.sequences(time.monotonic() - trio.current_time()))

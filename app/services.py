@@ -32,6 +32,7 @@ from protocol.spec import EngineFacts
 
 if TYPE_CHECKING:
     from app.harmony.harmony import Harmony
+    from app.tracing.start import Tracing
 
 
 @frozen
@@ -84,6 +85,8 @@ class Services:
     request_log: RequestLog = field(factory=RequestLog)
     tool_servers: ToolServers = field(factory=NoToolServers)
     """Which MCP servers may be asked, and the way to them."""
+    tracing: Tracing | None = None
+    """Makes and sends spans; None: nobody wants any. Its `run` is somebody's task."""
     has_console: bool = True
     """Whether there is a page at /."""
     version: str = "0.0.0"

@@ -52,6 +52,8 @@ from app.settings import Settings
 from app.template_source import read_template
 from app.tokenizer import Tokenizer
 from app.tool_metrics import ToolCollector
+from app.trace_metrics import TraceCollector
+from app.tracing.start import open_tracing
 from protocol.errors import DeadlineError, EngineDeadError, StartError, TrillmError, UnavailableError
 from protocol.operations import AddLora
 
@@ -132,6 +134,11 @@ class Service:
             logs_access=not settings.disable_access_log,
             request_log=RequestLog(settings.enable_log_requests, settings.max_log_len),
             has_console=settings.console,
+            tracing=open_tracing(
+                settings.otlp_traces_endpoint,
+                version("trillm"),
+                int(client.identity.client) if client.identity.has_peers else None,
+            ),
             version=version("trillm"),
         )
         self._add_collectors(store)
@@ -147,6 +154,8 @@ class Service:
             services.metrics.add(ResponseCollector(store, services.background, services.clock, name))
         if (tools := self.tool_servers) is not None:
             services.metrics.add(ToolCollector(tools.counts, lambda: tools.num_sessions, name))
+        if services.tracing is not None:
+            services.metrics.add(TraceCollector(services.tracing.export, name))
 
     @property
     def model_name(self) -> str:
@@ -165,6 +174,11 @@ class Service:
         """Keeps sessions with MCP servers, until cancelled."""
         if self.tool_servers is not None:
             await self.tool_servers.run()
+
+    async def run_tracing(self) -> None:
+        """Sends spans to their collector, until cancelled."""
+        if self.services.tracing is not None:
+            await self.services.tracing.run()
 
     async def check_adapters(self) -> None:
         """Have the engines read those of --lora-modules: what they cannot compute with ends the service, which has
@@ -227,6 +241,7 @@ async def run_until_stopped(
             around.start_soon(stop_on_failure, service, stop)
             around.start_soon(service.run_background)
             around.start_soon(service.run_tools)
+            around.start_soon(service.run_tracing)
             around.start_soon(announce, service, address(sockets), began)
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
             if config.is_activated:

@@ -33,6 +33,7 @@ from app.pooler_config import read_pooler_config
 from app.speculative_config import read_speculative_config
 from app.tools.address import ToolServer, read_tool_servers
 from app.tools.allow_list import AllowedServers
+from app.tracing.endpoint import traces_url
 from protocol.errors import BadRequestError
 from protocol.ids import EngineIndex, Epoch
 from protocol.parallel import ParallelSpec
@@ -50,6 +51,7 @@ SEVERAL_WORDS = Parameter(group=SERVER, consume_multiple=True, env_var_split=wor
 KEYS = Parameter(group=SERVER, env_var="VLLM_API_KEY", env_var_split=whole, negative=())
 OWN_DEFAULT = Parameter(group=KV, show_default=False)
 """Whose text says what 0 stands for."""
+TRACES = Parameter(group=SERVER, env_var="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 NO_ACCESS_LOG = Parameter(group=SERVER, name=("--disable-access-log", "--disable-uvicorn-access-log"), negative=())
 
 MAX_API_SERVERS = 64
@@ -151,6 +153,9 @@ class Settings:
     journald's priorities in place of times where that listens."""
     disable_access_log: Annotated[bool, NO_ACCESS_LOG] = False
     """No line in the log for each request when it is over."""
+    otlp_traces_endpoint: Annotated[str | None, TRACES] = None
+    """Collector of OpenTelemetry traces, as http://localhost:4318/v1/traces: each request becomes a span, with its
+    phases inside. More is said by OTEL_* variables. Needs `scripts/install otel`."""
     enable_log_requests: Annotated[bool, Parameter(group=SERVER, negative=())] = False
     """A line for each request before it runs: its parameters, none of its words."""
     max_log_len: Annotated[int, Parameter(group=SERVER)] = 0
@@ -349,6 +354,8 @@ class Settings:
                 "--middleware is not supported: no code from outside runs in this server. "
                 "What it would do belongs in a proxy in front"
             )
+        if self.otlp_traces_endpoint:
+            traces_url(self.otlp_traces_endpoint)
         self.cors  # noqa: B018  raise for what does not belong together
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len", "num_gpu_blocks_override")
         values = attrs.asdict(self)

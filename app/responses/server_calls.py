@@ -27,6 +27,7 @@ from app.schemas.response_events import (
 )
 from app.schemas.responses import McpCallItem, McpListToolsItem, McpProtocolError, text_error
 from app.tokenizer import Tokenizer
+from app.tracing.request_trace import traced_tool_call
 
 logger = logging.getLogger("trillm.responses")
 
@@ -132,7 +133,11 @@ class ServerCalls:
             return msgspec.structs.replace(call, status="failed", error=refusal)
         self._num_made += 1
         try:
-            return await self._box.call(call)
+            with traced_tool_call(call.server_label, call.name) as span:
+                called = await self._box.call(call)
+                if called.status == "failed":
+                    span.failed("tool_error")
+                return called
         except Exception as error:  # a bug of ours: it costs none of the calls that are made at the same time
             logger.error("a call of a tool of %s failed", call.server_label, exc_info=error)
             told = McpProtocolError(INTERNAL_ERROR, "Internal error; the server's log has it")

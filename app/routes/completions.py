@@ -21,6 +21,7 @@ from app.sampling import Wanted, checked_logprobs, num_choices
 from app.schemas.completions import CompletionRequest
 from app.services import Services
 from app.sparse_stream import checked_interval, with_interval
+from app.tracing.request_trace import traced_phase
 from app.truncation import bounded_text, truncated
 from protocol.errors import BadRequestError
 
@@ -44,7 +45,8 @@ def completion_routes(services: Services, grammars: RequestGrammars) -> Blueprin
         with within(deadline):
             grammar = await grammars.grammar_of(body)
             given = _prompts(body, services.limits.max_prompts, services.facts().max_model_len)
-            whole = await _token_ids(services, body, given)
+            with traced_phase("tokenise"):
+                whole = await _token_ids(services, body, given)
             token_ids = [truncated(ids, body, wanted, services.facts().max_model_len) for ids in whole]
         prompts = engine_prompts(services, body, wanted, token_ids, grammar)
         as_ids = tokens_as_ids(services, body)

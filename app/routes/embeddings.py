@@ -21,6 +21,7 @@ from app.respond import open_logged_answer
 from app.sampling import checked_cache_salt
 from app.schemas.embeddings import EmbeddingRequest
 from app.services import Services
+from app.tracing.request_trace import traced_phase
 from protocol.errors import NotImplementedHereError, RequestFailedError
 from protocol.pooling import PoolingParams
 from protocol.sampling import SamplingParams
@@ -41,7 +42,7 @@ def embedding_routes(services: Services) -> Blueprint:
         pooling = _pooling(services, body)
         priority = checked_priority(asked_priority(body.priority))
         salt = checked_cache_salt(body.cache_salt, services.limits)
-        with within(deadline):
+        with within(deadline), traced_phase("tokenise"):
             inputs = await embedding_inputs(services, body)
         lora = services.model.lora(body.model)  # it may have been unloaded since its name was looked up
         prompts = [Prompt(token_ids, _NOTHING, priority, salt, lora, pooling) for token_ids in inputs]

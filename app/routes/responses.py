@@ -18,6 +18,7 @@ from app.responses.run import run_in_request, run_response
 from app.responses.stream import stream_events
 from app.schemas.responses import ResponsesRequest
 from app.services import Services
+from app.tracing.worked_for import worked_for_in_background
 from protocol.errors import TrillmError
 
 PATH = "/v1/responses"
@@ -65,8 +66,9 @@ def response_routes(services: Services, grammars: RequestGrammars) -> Blueprint:
         access.answer_id = feed.log.id
 
         async def work() -> None:
-            failure = await run_response(services, grammars, plan, feed.log, access)
-            _note(access, failure)
+            with worked_for_in_background(access):
+                failure = await run_response(services, grammars, plan, feed.log, access)
+                _note(access, failure)
 
         def on_end() -> None:
             ended = feed.log.response

@@ -72,7 +72,7 @@ def test_who_has_an_engine_that_is_not_heard_waits_for_it_until_it_is_heard_or_g
     live = entries("a", "b")
     live[RequestId("a")].engine, live[RequestId("b")].engine = ENGINE, OTHER
     replays = Replays(live, incidents)
-    replays.send_home()
+    replays.send_home("output-0")
     for entry in live.values():
         entry.engine = None
 

@@ -13,6 +13,7 @@ READS_THE_WALL_CLOCK = {
     "app.responses.store": "how old stored responses are, over restarts",
     "app.template_environment": "strftime_now, which chat templates call",
     "actors.engine.operations": "the names of profiles",
+    "app.tracing.otel": "when spans began, for their collector",
     "actors.kv.ticket": "until when a ticket is worth trying on another host; the lease goes by its owner's clock",
 }
 OF_TIME = {"time", "time_ns", "localtime", "gmtime", "ctime"}

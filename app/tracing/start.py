@@ -1,0 +1,82 @@
+"""From --otlp-traces-endpoint to what makes and sends spans, or to the sentence that says why there is none. Used by
+app/launch.py and app/serving.py; loads nothing of OpenTelemetry unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from app.tracing.endpoint import FLAG, check_protocol, traces_url
+from protocol.errors import StartError
+
+if TYPE_CHECKING:
+    from app.tracing.export import SpanExport
+    from app.tracing.otel import OtelSource
+
+_NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
+MAX_QUEUE, MAX_BATCH, DELAY_MILLISECONDS = 8192, 512, 2000
+"""Unless OTEL_BSP_MAX_QUEUE_SIZE, OTEL_BSP_MAX_EXPORT_BATCH_SIZE and OTEL_BSP_SCHEDULE_DELAY say otherwise."""
+MOST_IN_QUEUE = 2**20
+
+
+@frozen
+class Tracing:
+    """Of one process that serves HTTP. `run` is somebody's task."""
+
+    source: OtelSource
+    export: SpanExport[Any]
+    reads_callers: bool
+    """Whether a client may say which trace its request belongs to."""
+
+    @property
+    def run(self) -> Callable[[], Awaitable[None]]:
+        return self.export.run
+
+
+def check_tracing(endpoint: str | None, environment: Mapping[str, str] = os.environ) -> None:
+    """Raises StartError for traces that are asked for and cannot be had. Before anything is started."""
+    if endpoint:
+        check_protocol(environment)
+        if not is_installed():
+            raise StartError(f"{FLAG} needs OpenTelemetry, which is not installed: run `scripts/install otel`")
+
+
+def is_installed() -> bool:
+    """Whether the extra `otel` is there."""
+    try:
+        return all(importlib.util.find_spec(name) is not None for name in _NEEDED)
+    except ModuleNotFoundError:
+        return False
+
+
+def open_tracing(
+    endpoint: str | None, version: str, server: int | None, environment: Mapping[str, str] = os.environ
+) -> Tracing | None:
+    """None: nobody wants traces. `server`: which of several API servers this is. Raises StartError."""
+    if not endpoint or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    check_tracing(endpoint, environment)
+    from app.tracing.otel import OtelSource, open_export, resource
+
+    export = open_export(
+        traces_url(endpoint),
+        max_queue=number(environment, "OTEL_BSP_MAX_QUEUE_SIZE", MAX_QUEUE),
+        max_batch=number(environment, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", MAX_BATCH),
+        delay=number(environment, "OTEL_BSP_SCHEDULE_DELAY", DELAY_MILLISECONDS) / 1000,
+    )
+    propagators = environment.get("OTEL_PROPAGATORS", "tracecontext")
+    source = OtelSource(resource(version, server), export.put, version)
+    return Tracing(source, export, "tracecontext" in propagators.split(","))
+
+
+def number(environment: Mapping[str, str], name: str, default: int) -> int:
+    """Raises StartError."""
+    text = environment.get(name) or str(default)
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_IN_QUEUE):
+        raise StartError(f"{name} must be a number from 1 to {MOST_IN_QUEUE}, not {text[:40]!r}")
+    return int(text)
