@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import pydoc
+import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version as installed_version
 from types import FrameType
 from typing import NoReturn
@@ -12,34 +15,49 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from app.commands.chat import chat
+from app.commands.complaint import complaint
+from app.commands.completion import completion
 from app.commands.ending import refuse
+from app.commands.help_page import Layout, command_page, start_page
+from app.commands.help_wanted import HelpWanted, help_wanted
 from app.commands.proxy import proxy
 from app.commands.serve import serve
-from app.commands.sources import config_sources
+from app.commands.sources import config_sources, settings_file
+from app.commands.version import version
 from app.settings import Settings
 from protocol.errors import BadRequestError, TrillmError
 
+MISUSED = 2
+"""Exit status for a command line that cannot be meant."""
 
-def make_app() -> App:
-    """The command with its subcommands."""
-    app = App(
-        name="trillm",
-        help="Serve large language models over the OpenAI HTTP API.",
-        version=lambda: installed_version("trillm"),
-        config=config_sources(),
-    )
-    app.command(serve)
-    app.command(proxy)
-    app.command(chat, config=())
+
+def make_app(words: Sequence[str] = ()) -> App:
+    """The command with its subcommands. `words` is the command line, which may name a file of settings.
+
+    Raises BadRequestError for a file that cannot be read.
+    """
+    app = App(name="trillm", version=lambda: installed_version("trillm"), config=())
+    sources = config_sources(settings_file(words, os.environ))
+    app.command(serve, config=sources)
+    app.command(chat)
+    app.command(proxy, config=sources)
+    app.command(version)
+    app.command(completion)
     return app
+
+
+def subcommands(app: App) -> dict[str, App]:
+    """By name, in the order in which they were added."""
+    return {name: app[name] for name in app if not name.startswith("-")}
 
 
 def settings_from_environment() -> tuple[str | None, Settings]:
     """MODEL and the settings as `trillm serve` without arguments would see them. Raises BadRequestError."""
+    app = make_app()
     try:
-        _, bound, _ = make_app().parse_args(["serve"], exit_on_error=False, print_error=False)
+        _, bound, _ = app.parse_args(["serve"], exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        raise BadRequestError(" ".join(str(error).split())) from error
+        raise BadRequestError(complaint(error, ["serve"], list(subcommands(app))).splitlines()[0]) from error
     return (*bound.args, None)[0], bound.kwargs.get("settings") or Settings()
 
 
@@ -49,13 +67,54 @@ def keep_files_ours() -> None:
     os.umask(os.umask(0o022) | 0o022)
 
 
+def run(words: Sequence[str]) -> int:
+    """The exit status of a command line."""
+    try:
+        app = make_app(words)
+        commands = subcommands(app)
+        if (wanted := help_wanted(words, commands)) is not None:
+            return show_help(wanted, commands)
+        status = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        return status if isinstance(status, int) else 0
+    except CycloptsError as error:
+        refuse(complaint(error, words, list(commands)))
+        return MISUSED
+    except BadRequestError as error:  # a value that no setting may have
+        refuse(error.message)
+        return MISUSED
+    except TrillmError as error:
+        return refuse(error.message)
+
+
+def show_help(wanted: HelpWanted, commands: dict[str, App]) -> int:
+    """Raises BadRequestError for a topic that there is not."""
+    layout = Layout(shutil.get_terminal_size().columns, bold if has_styles() else str)
+    if wanted.command is None:
+        page = start_page(commands, layout)
+    else:
+        page = command_page(wanted.command, commands[wanted.command], wanted.topic, layout)
+    if wanted.topic == "page" and sys.stdout.isatty():
+        pydoc.pager(page)
+        return 0
+    try:
+        print(page, flush=True)  # noqa: T201  it is what was asked for
+    except BrokenPipeError:  # as by `| head`; what Python would flush at the end has nowhere to go, either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def has_styles() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def bold(text: str) -> str:
+    return f"\x1b[1m{text}\x1b[0m"
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, leave)
     keep_files_ours()
-    try:
-        sys.exit(make_app()(result_action="return_value"))
-    except TrillmError as error:  # a value that no setting may have
-        sys.exit(refuse(error.message))
+    sys.exit(run(sys.argv[1:]))
 
 
 def leave(number: int, frame: FrameType | None) -> NoReturn:

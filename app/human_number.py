@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from cyclopts import CoercionError, Token
 
 _NUMBER = re.compile(r"(?P<number>-?[0-9]{1,18}|(?P<fraction>[0-9]{1,18}\.[0-9]{1,18}))(?P<unit>[kKmMgGtT]?)")
-_UNITS = {"": 1} | {unit: 1000**power for power, unit in enumerate("kmgt", 1)}
-_BINARY_UNITS = {unit: 1024**power for power, unit in enumerate("KMGT", 1)}
+_UNITS: dict[str, int] = {"": 1} | {unit: 1000**power for power, unit in enumerate("kmgt", 1)}
+_BINARY_UNITS: dict[str, int] = {unit: 1024**power for power, unit in enumerate("KMGT", 1)}
 
 
 def read_number(text: str) -> int:

@@ -43,7 +43,7 @@ SERVER = Group("Server", sort_key=1)
 MODEL = Group("Model", sort_key=2)
 CACHE = Group("Engine: memory and scheduling", sort_key=3)
 LORA = Group("Adapters (LoRA)", sort_key=4)
-HOSTS = Group("Several hosts", sort_key=5)
+HOSTS = Group("Hosts, if there are several", sort_key=5)
 KV = Group("Keys and values elsewhere (KV connectors)", sort_key=6)
 
 JSON_LIST = Parameter(group=SERVER, json_list=True, negative=())

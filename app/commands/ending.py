@@ -28,6 +28,6 @@ def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
 
 
 def refuse(message: str) -> int:
-    """One sentence for the operator, and the exit status."""
+    """One sentence for the operator, or one a line, and the exit status."""
     print(f"trillm: {message}", file=sys.stderr)  # noqa: T201  the operator may have no log
     return 1

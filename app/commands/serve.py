@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import attrs
@@ -14,19 +15,41 @@ from app.commands.fetch import fetch
 from app.commands.sources import warn_of_unknown_variables
 from app.hosts import Torchrun
 from app.logs import set_up_logging
-from app.settings import Settings
+from app.settings import SERVER, Settings
+from protocol.errors import BadRequestError
+
+CONFIG = Parameter(group=SERVER, show_default=False)
 
 
-def serve(model: str | None = None, *, settings: Annotated[Settings | None, Parameter(name="*")] = None) -> int:
-    """Serve MODEL until SIGTERM or Ctrl-C.
+def serve(
+    model: str | None = None,
+    *,
+    config: Annotated[Path | None, CONFIG] = None,
+    settings: Annotated[Settings | None, Parameter(name="*")] = None,
+) -> int:
+    """Serve a model over the OpenAI HTTP API until SIGTERM or Ctrl-C.
 
     MODEL is a GGUF file, a Hugging Face model directory, or a model's name on the Hub; without one it is the embedded
-    default, SmolLM2-135M-Instruct. Each flag can also be set by the environment variable that is shown with it, or in
-    a TOML file that TRILLM_CONFIG names.
+    default, SmolLM2-135M-Instruct.
 
-    Exit status: 0 after a signal, 1 if it could not start or go on, 2 for a flag that does not exist or
-    a value that is not of its kind.
+        trillm serve
+        trillm serve Qwen/Qwen3-0.6B --port 8080 --max-model-len 16k
+        trillm serve ./model.gguf --host 0.0.0.0 --api-key "$KEY"
+        trillm serve MODEL --config trillm.toml
+
+    A flag can also be an environment variable (--max-model-len is TRILLM_MAX_MODEL_LEN) or a key of the --config file
+    (max_model_len). Flags go before variables, and those before the file.
+
+    Exit status: 0 after a signal, 1 if it could not start or go on, 2 for a flag that does not exist or a value that
+    it cannot have.
+
+    Parameters
+    ----------
+    config
+        A TOML file with settings: port = 8080. Default: the one that TRILLM_CONFIG names.
     """
+    if model in ("true", "false"):
+        raise BadRequestError(f"{model} is no model: a switch is on by its name alone, and off as --no-NAME")
     chosen = settings or Settings()
     if chosen.nnodes == 1 and (told := Torchrun.of(os.environ)) is not None:
         chosen = attrs.evolve(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import tomllib
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,23 +23,51 @@ if TYPE_CHECKING:
 Config = Env | Dict
 
 
-def config_sources() -> list[Config]:
-    """Where settings come from besides the flags, the stronger first: TRILLM_* variables, then TRILLM_CONFIG's file.
+@attrs.frozen
+class SettingsFile:
+    """The file that settings come from."""
+
+    path: str
+    named_by: str
+    """The flag or variable that names it."""
+
+
+def settings_file(words: Sequence[str], environment: Mapping[str, str]) -> SettingsFile | None:
+    """As a command line's --config names it, or else TRILLM_CONFIG."""
+    flags = itertools.takewhile(lambda word: word != "--", words)
+    for word in flags:
+        if word.startswith("--config="):
+            return SettingsFile(word.removeprefix("--config="), "--config")
+        if word == "--config" and (following := next(flags, None)) is not None:
+            return SettingsFile(following, "--config")
+    return SettingsFile(path, "TRILLM_CONFIG") if (path := environment.get("TRILLM_CONFIG")) else None
+
+
+def config_sources(file: SettingsFile | None) -> list[Config]:
+    """Where settings come from besides the flags, the stronger first: TRILLM_* variables, then the file.
 
     Raises BadRequestError for a file that cannot be read.
     """
     sources: list[Config] = [Env("TRILLM_", command=False)]
-    if path := os.environ.get("TRILLM_CONFIG"):
-        sources.append(Dict(read_toml(path), use_commands_as_keys=False, source=path))
+    if file is not None:
+        sources.append(Dict(read_toml(file), use_commands_as_keys=False, source=file.path))
     return sources
 
 
-def read_toml(path: str) -> dict[str, Any]:
+def read_toml(file: SettingsFile) -> dict[str, Any]:
     """Raises BadRequestError."""
+    if Path(file.path).suffix in (".yaml", ".yml"):
+        raise BadRequestError(
+            f"{file.path} ({file.named_by}) is YAML, and trillm reads TOML: "
+            "vLLM's `max-model-len: 8192` is `max-model-len = 8192` there, and texts stand in quotes"
+        )
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        values = tomllib.loads(Path(file.path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # also what is no TOML, or not even UTF-8
-        raise BadRequestError(f"{path} (TRILLM_CONFIG) cannot be read: {error}") from error
+        raise BadRequestError(f"{file.path} ({file.named_by}) cannot be read: {error}") from error
+    if "config" in values:
+        raise BadRequestError(f"{file.path}: one file cannot name another by `config`")
+    return values
 
 
 def warn_of_unknown_variables(settings: type[Settings | ProxySettings] = Settings) -> None:
