@@ -21,8 +21,10 @@ from app.commands.ending import refuse
 from app.commands.help_page import Layout, command_page, start_page
 from app.commands.help_wanted import HelpWanted, help_wanted
 from app.commands.proxy import proxy
+from app.commands.pull import pull
 from app.commands.serve import serve
 from app.commands.sources import config_sources, settings_file
+from app.commands.status import status
 from app.commands.version import version
 from app.settings import Settings
 from protocol.errors import BadRequestError, TrillmError
@@ -40,6 +42,8 @@ def make_app(words: Sequence[str] = ()) -> App:
     sources = config_sources(settings_file(words, os.environ))
     app.command(serve, config=sources)
     app.command(chat)
+    app.command(status)
+    app.command(pull)
     app.command(proxy, config=sources)
     app.command(version)
     app.command(completion)

@@ -47,7 +47,7 @@ def chat(
         trillm chat
         trillm chat "What is a trireme?"
         git diff | trillm chat "Summarise these changes" --max-tokens 200
-        trillm chat --base-url https://llm.example.org --system-prompt "Answer in French."
+        trillm chat --base-url https://llm.example.org --system-prompt "In French."
 
     Exit status: 0 after an answer, 1 if there was none or only a part, 130 after Ctrl-C.
 

@@ -46,7 +46,7 @@ def pull(
     revision
         A branch, tag or commit of a model on the Hub. Default: its main branch.
     download_dir
-        Where models are kept, but for those of the Hub, which are in its own cache. Default: TRILLM_DOWNLOAD_DIR, or
+        Where models are kept, but for those of the Hub, which are in its own cache. Default:
         the user's cache directory.
     list_
         Fetch nothing: tell which models are on this disk already.

@@ -33,7 +33,7 @@ def status(
     json: Annotated[bool, Parameter(group=HOW, negative=(), show_default=False)] = False,
     server: Annotated[ServerFlags | None, Parameter(name="*")] = None,
 ) -> int:
-    """Tell how a server is: its model, its actors, its engines and their requests.
+    """Tell how a server is: its model, its actors and their requests.
 
     Of a server that is not trillm it tells what /health and /metrics say, under vLLM's names.
 
