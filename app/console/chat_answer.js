@@ -1,0 +1,283 @@
+/**
+ * One answer on the page. While it grows, `sync` adds what its parts have more than is shown; it never makes again what
+ * stands there. Used by chat.js.
+ *
+ * @typedef {import("./chat_conversation.js").Answer} Answer
+ * @typedef {import("./chat_conversation.js").Part} Part
+ * @typedef {import("./chat_conversation.js").ToolResult | import("./chat_conversation.js").Decision} Given
+ * @typedef {{tip: import("./chat_tokens.js").Tip, again: () => void, give: (given: Given[]) => void}} Actions
+ */
+
+import { ApprovalView, CallView, ListView, McpView } from "./chat_calls.js";
+import { textOf } from "./chat_conversation.js";
+import { button, copyButton, element } from "./chat_dom.js";
+import { Markdown } from "./chat_markdown.js";
+import { TokenView } from "./chat_tokens.js";
+
+export class AnswerView {
+  #answer;
+  #actions;
+  #isLive;
+  /** @type {{sync: (part: any) => void, end?: () => void}[]} one for each part */ #views = [];
+  #parts = element("div", { class: "parts" });
+  #waiting = element("p", { class: "waiting", hidden: true });
+  #foot = element("footer", { hidden: true });
+
+  /** @param {Answer} answer @param {Actions} actions @param {boolean} isLive whether it is still to come */
+  constructor(answer, actions, isLive) {
+    this.#answer = answer;
+    this.#actions = actions;
+    this.#isLive = isLive;
+    const head = element("h3", { class: "who" }, answer.model || "Answer");
+    this.root = element("article", { class: "message answer", "aria-label": "Answer" }, head, this.#parts, this.#waiting, this.#foot);
+    if (isLive) this.#parts.append(element("p", { class: "pulse" }, "…"));
+    this.sync();
+    if (!isLive) this.end();
+  }
+
+  /** Show what has come. */
+  sync() {
+    const { parts } = this.#answer;
+    if (parts.length && !this.#views.length) this.#parts.replaceChildren();
+    parts.forEach((part, at) => {
+      if (at === this.#views.length) {
+        this.#views.at(-1)?.end?.();
+        this.#views.push(this.#view(part));
+      }
+      if (at >= this.#views.length - 2) this.#views[at].sync(part);
+    });
+  }
+
+  /** @param {Part} part @returns {any} */
+  #view(part) {
+    const view = this.#made(part);
+    this.#parts.append(view.root);
+    return view;
+  }
+
+  /** @param {Part} part */
+  #made(part) {
+    switch (part.kind) {
+      case "thought":
+        return new ThoughtView(this.#isLive);
+      case "text":
+        return new TextView(this.#actions.tip, this.#answer.isJson);
+      case "call":
+        return new CallView();
+      case "list":
+        return new ListView();
+      case "mcp":
+        return new McpView();
+      case "approval":
+        return new ApprovalView();
+    }
+  }
+
+  /** @param {string} told why nothing comes yet @param {number} seconds until it is tried again */
+  wait(told, seconds) {
+    this.#waiting.hidden = !told;
+    this.#waiting.textContent = told && `${told} Trying again in ${seconds} s.`;
+  }
+
+  /** It is whole, or nothing more comes of it. */
+  end() {
+    this.#isLive = false;
+    this.#waiting.hidden = true;
+    if (this.#views.length > this.#answer.parts.length) this.#again();
+    else this.sync();
+    for (const view of this.#views) view.end?.();
+    if (!this.#answer.parts.length) this.#parts.replaceChildren();
+    this.#showFoot();
+  }
+
+  /** Of an answer that was cut off, some parts went with that. */
+  #again() {
+    this.#views = [];
+    this.#parts.replaceChildren();
+    for (const part of this.#answer.parts) {
+      const view = this.#view(part);
+      view.sync(part);
+      this.#views.push(view);
+    }
+  }
+
+  #showFoot() {
+    const { outcome } = this.#answer;
+    const texts = this.#views.filter((view) => view instanceof TextView);
+    const facts = element("p", { class: "facts" }, ...figures(outcome).map((fact) => element("span", {}, fact)));
+    const actions = element("p", { class: "actions" });
+    const text = textOf(this.#answer);
+    if (text) actions.append(copyButton(() => text, "the answer"));
+    if (texts.some((view) => view.hasTokens)) actions.append(plainButton(texts));
+    actions.append(button("Answer again", this.#actions.again, { class: "quiet" }));
+    if (outcome.error) {
+      const retry = button("Retry", this.#actions.again, { class: "quiet" });
+      this.#foot.append(element("p", { class: "error", role: "alert" }, element("span", {}, outcome.error), retry));
+    }
+    this.#foot.append(facts, actions);
+    this.#foot.hidden = false;
+  }
+
+  /** Fields for what it waits for, and what was given. @param {Map<string, Given>} given by the ids of calls
+   * @param {boolean} isLast whether it can still be given */
+  ask(given, isLast) {
+    for (const view of this.#asking) view.ask(given.get(view.id) ?? null, isLast, () => this.#give());
+  }
+
+  /** @returns {(CallView | ApprovalView)[]} */
+  get #asking() {
+    return /** @type {any[]} */ (this.#views.filter((view) => view instanceof CallView || view instanceof ApprovalView));
+  }
+
+  /** Go on once nothing is missing. */
+  #give() {
+    const missing = this.#asking.find((view) => view.given === null);
+    if (missing) missing.focus();
+    else this.#actions.give(this.#asking.map((view) => /** @type {Given} */ (view.given)));
+  }
+
+  /** Put the cursor where something is asked for. */
+  focus() {
+    this.#asking.find((view) => view.given === null)?.focus();
+  }
+}
+
+/** Text of the model: by tokens, as it is, or as Markdown. */
+class TextView {
+  root = element("div", { class: "text" });
+  #tip;
+  #isJson;
+  #text = "";
+  #shown = 0;
+  #shownTokens = 0;
+  /** @type {TokenView | null} */ #tokens = null;
+  /** @type {Markdown | Plain | null} */ #plain = null;
+
+  /** @param {import("./chat_tokens.js").Tip} tip @param {boolean} isJson */
+  constructor(tip, isJson) {
+    this.#tip = tip;
+    this.#isJson = isJson;
+  }
+
+  get hasTokens() {
+    return this.#tokens !== null;
+  }
+
+  /** @param {import("./chat_conversation.js").Text} part */
+  sync(part) {
+    this.#text = part.text;
+    if (part.tokens.length && !this.#tokens && !this.#plain) {
+      this.#tokens = new TokenView(this.#tip);
+      this.root.append(this.#tokens.root);
+    }
+    if (this.#tokens) {
+      this.#tokens.add(part.tokens.slice(this.#shownTokens));
+      this.#shownTokens = part.tokens.length;
+    } else if (part.text.length > this.#shown) {
+      this.#plain ??= this.#made();
+      this.#plain.append(part.text.slice(this.#shown));
+      this.#shown = part.text.length;
+    }
+  }
+
+  end() {
+    this.#plain?.end();
+    this.#tokens?.end(this.#text);
+  }
+
+  /** @param {boolean} byTokens */
+  show(byTokens) {
+    if (!this.#tokens) return;
+    if (!this.#plain) {
+      this.#plain = this.#made();
+      this.#plain.append(this.#text);
+      this.#plain.end();
+    }
+    this.root.replaceChildren(byTokens ? this.#tokens.root : this.#plain.root);
+  }
+
+  #made() {
+    const made = this.#isJson ? new Plain() : new Markdown(element("div", { class: "markdown" }));
+    this.root.append(made.root);
+    return made;
+  }
+}
+
+/** Text as it is. */
+class Plain {
+  #text = document.createTextNode("");
+  root = element("pre", { class: "as-is" }, this.#text);
+
+  /** @param {string} text */
+  append(text) {
+    this.#text.appendData(text);
+  }
+
+  end() {}
+}
+
+/** What the model thought before it answered: open while nothing else is there. */
+class ThoughtView {
+  #text = document.createTextNode("");
+  #title = element("summary", {}, "Thinking …");
+  root = element("details", { class: "thought" }, this.#title, element("div", {}, this.#text));
+
+  /** @param {boolean} isLive */
+  constructor(isLive) {
+    this.root.open = isLive;
+  }
+
+  /** @param {import("./chat_conversation.js").Thought} part */
+  sync(part) {
+    this.#text.appendData(part.text.slice(this.#text.length));
+  }
+
+  end() {
+    if (this.#title.textContent === "Thoughts") return;
+    this.#title.textContent = "Thoughts";
+    this.root.open = false;
+  }
+}
+
+/** @param {TextView[]} texts */
+function plainButton(texts) {
+  const shown = button("Show as text", () => {
+    const byTokens = shown.textContent === "Show tokens";
+    for (const view of texts) view.show(byTokens);
+    shown.textContent = byTokens ? "Show as text" : "Show tokens";
+  }, { class: "quiet" });
+  return shown;
+}
+
+const ENDS = {
+  length: "cut at the most tokens that were allowed",
+  repetition: "ended for repeating itself",
+  abort: "ended by an operator",
+  content_filter: "cut by a filter",
+};
+
+/** @param {import("./chat_conversation.js").Outcome} outcome @returns {string[]} */
+function figures({ usage, firstSeconds, rate, finish, isStopped }) {
+  const facts = [];
+  if (isStopped) facts.push("stopped");
+  if (finish && finish !== "stop" && finish !== "tool_calls") {
+    facts.push(ENDS[/** @type {keyof typeof ENDS} */ (finish)] ?? `ended: ${finish}`);
+  }
+  if (usage) {
+    const cached = usage.cached ? ` (${usage.cached} cached)` : "";
+    facts.push(`${count(usage.prompt)}${cached} in, ${count(usage.completion)} out`);
+  }
+  if (firstSeconds !== null) facts.push(`first token ${seconds(firstSeconds)}`);
+  if (rate !== null) facts.push(`${rate >= 100 ? rate.toFixed(0) : rate.toFixed(1)} tokens/s`);
+  return facts;
+}
+
+/** @param {number} tokens */
+function count(tokens) {
+  return `${tokens} ${tokens === 1 ? "token" : "tokens"}`;
+}
+
+/** @param {number} value */
+function seconds(value) {
+  return value < 1 ? `${(value * 1000).toFixed(0)} ms` : `${value.toFixed(2)} s`;
+}

@@ -1,0 +1,262 @@
+/**
+ * The panel beside the conversation: what is asked of the server beside the words. It writes what is chosen into the
+ * choices (chat_choices.js) and tells that they have changed. Used by chat.js.
+ *
+ * @typedef {import("./chat_choices.js").Choices} Choices
+ * @typedef {import("./chat_choices.js").Field} Field
+ * @typedef {import("./chat_choices.js").Served} Served
+ */
+
+import { EXAMPLE_TOOLS, FIELDS, complaint, readSchema, readTools } from "./chat_choices.js";
+import { button, element } from "./chat_dom.js";
+
+const MOST_OF_SLIDERS = 2;
+
+export class Controls {
+  #choices;
+  #changed;
+  /** @type {(() => void)[]} */ #renewals = [];
+  #servers = element("div", { class: "servers", hidden: true });
+  /** @type {any} */ #thinking;
+  /** What is shown of `served`. */ #told = "";
+
+  /** @param {Choices} choices @param {() => void} changed */
+  constructor(choices, changed) {
+    this.#choices = choices;
+    this.#changed = changed;
+    this.root = element(
+      "div",
+      { class: "controls" },
+      this.#group("System prompt", true, this.#system()),
+      this.#group("Sampling", true, this.#sampling()),
+      this.#group("Form of the answer", false, this.#format()),
+      this.#group("Tools", false, this.#tools()),
+    );
+  }
+
+  /** @param {string} title @param {boolean} isOpen @param {HTMLElement} body */
+  #group(title, isOpen, body) {
+    return element("details", { open: isOpen }, element("summary", {}, title), body);
+  }
+
+  /** The choices are others now. @param {Choices} choices */
+  renew(choices) {
+    this.#choices = choices;
+    for (const renew of this.#renewals) renew();
+    this.#told = "";
+  }
+
+  /** @param {Served} served */
+  serve(served) {
+    const told = JSON.stringify([served.toolServers, served.thinks]);
+    if (told === this.#told) return;
+    this.#told = told;
+    this.#thinking.hidden = !served.thinks;
+    this.#showServers(served.toolServers);
+  }
+
+  // -------------------------------------------------------------------- words
+
+  #system() {
+    const field = this.#area("system", "System prompt", 3, "You are a helpful assistant.");
+    field.querySelector("label").classList.add("unseen");
+    return field;
+  }
+
+  /** @param {"system" | "stop" | "schema" | "tools"} name @param {string} label @param {number} rows
+   * @param {string} placeholder @param {((text: string) => void) | null} [check] throws what is wrong */
+  #area(name, label, rows, placeholder, check = null) {
+    const id = `choice-${name}`;
+    const wrong = element("p", { class: "wrong", id: `${id}-wrong` });
+    const area = element("textarea", { id, rows, placeholder, spellcheck: "false", "aria-describedby": wrong.id });
+    const judge = () => judged(area, wrong, check && area.value ? () => check(area.value) : null);
+    area.addEventListener("input", () => {
+      this.#choices[name] = area.value;
+      judge();
+      this.#changed();
+    });
+    this.#renewal(() => {
+      area.value = this.#choices[name];
+      judge();
+    });
+    return element("div", { class: "field" }, element("label", { for: id }, label), area, wrong);
+  }
+
+  /** @param {() => void} renew now, and whenever the choices are others */
+  #renewal(renew) {
+    this.#renewals.push(renew);
+    renew();
+  }
+
+  // -------------------------------------------------------------------- sampling
+
+  #sampling() {
+    const reset = button("Reset to the server’s defaults", () => {
+      this.#choices.sampling = {};
+      this.#choices.stop = "";
+      this.#choices.thinking = "";
+      for (const renew of this.#renewals) renew();
+      this.#changed();
+    }, { class: "quiet" });
+    this.#thinking = this.#select("thinking", "Thoughts", { "": "server’s default", on: "on", off: "off" });
+    this.#thinking.hidden = true;
+    return element(
+      "div",
+      { class: "group" },
+      element("p", { class: "hint" }, "Empty fields are the server’s defaults, and are not sent."),
+      ...FIELDS.map((field) => this.#number(field)),
+      this.#area("stop", "Stop strings, one a line (\\n is a line break)", 2, ""),
+      this.#thinking,
+      reset,
+    );
+  }
+
+  /** @param {Field} field */
+  #number(field) {
+    const id = `choice-${field.name}`;
+    const wrong = element("p", { class: "wrong", id: `${id}-wrong` });
+    const hint = element("p", { class: "unseen", id: `${id}-hint` }, field.hint);
+    const input = element("input", {
+      ...{ id, type: "number", placeholder: "default", inputmode: field.isWhole ? "numeric" : "decimal" },
+      ...{ min: field.least, step: field.isWhole ? 1 : "any", title: field.hint },
+      "aria-describedby": `${hint.id} ${wrong.id}`,
+    });
+    const slider = field.neutral === null ? null : sliderOf(field);
+    const take = () => {
+      const { sampling } = this.#choices;
+      if (input.value === "" && !input.validity.badInput) delete sampling[field.name];
+      else sampling[field.name] = input.validity.badInput ? NaN : Number(input.value);
+      show();
+      this.#changed();
+    };
+    const show = () => {
+      const value = this.#choices.sampling[field.name];
+      judged(input, wrong, value === undefined ? null : () => refuse(complaint(field, value)));
+      if (!slider) return;
+      slider.value = String(value ?? field.neutral);
+      slider.classList.toggle("unset", value === undefined);
+    };
+    input.addEventListener("input", take);
+    slider?.addEventListener("input", () => {
+      input.value = slider.value;
+      take();
+    });
+    this.#renewal(() => {
+      input.value = this.#choices.sampling[field.name] ?? "";
+      show();
+    });
+    const label = element("label", { for: id, title: field.hint }, field.label);
+    return element("div", { class: slider ? "field number" : "field number wide" }, label, slider, input, hint, wrong);
+  }
+
+  /** @param {"thinking" | "format" | "toolChoice"} name @param {string} label @param {Record<string, string>} entries */
+  #select(name, label, entries) {
+    const id = `choice-${name}`;
+    const select = element("select", { id });
+    for (const [value, text] of Object.entries(entries)) select.append(element("option", { value }, text));
+    select.addEventListener("change", () => {
+      /** @type {any} */ (this.#choices)[name] = select.value;
+      for (const renew of this.#renewals) renew();
+      this.#changed();
+    });
+    this.#renewal(() => (select.value = this.#choices[name]));
+    return element("div", { class: "field beside" }, element("label", { for: id }, label), select);
+  }
+
+  /** @param {"showsLogprobs" | "usesTools" | "asksApproval"} name @param {string} label */
+  #check(name, label) {
+    const box = element("input", { type: "checkbox" });
+    box.addEventListener("change", () => {
+      this.#choices[name] = box.checked;
+      for (const renew of this.#renewals) renew();
+      this.#changed();
+    });
+    this.#renewal(() => (box.checked = this.#choices[name]));
+    return element("label", { class: "check" }, box, label);
+  }
+
+  // -------------------------------------------------------------------- form of the answer
+
+  #format() {
+    const forms = { text: "text", json_object: "any JSON object", json_schema: "JSON of a schema" };
+    const schema = this.#area("schema", "JSON schema", 8, "{ … }", readSchema);
+    this.#renewal(() => (schema.hidden = this.#choices.format !== "json_schema"));
+    return element(
+      "div",
+      { class: "group" },
+      this.#select("format", "Answers are", forms),
+      schema,
+      this.#check("showsLogprobs", "Show how likely each token was"),
+    );
+  }
+
+  // -------------------------------------------------------------------- tools
+
+  #tools() {
+    const editor = this.#area("tools", "Functions, as JSON", 10, "[ … ]", readTools);
+    const choice = this.#select("toolChoice", "Calls are", { auto: "the model’s to make", required: "required", none: "not made" });
+    const example = button("Put in an example", () => {
+      this.#choices.tools = JSON.stringify(EXAMPLE_TOOLS, null, 2);
+      for (const renew of this.#renewals) renew();
+      this.#changed();
+    }, { class: "quiet" });
+    const body = element("div", { class: "group" }, editor, example);
+    this.#renewal(() => (body.hidden = !this.#choices.usesTools));
+    this.#renewal(() => (choice.hidden = !this.#choices.usesTools && !this.#choices.mcp.length));
+    return element(
+      "div",
+      { class: "group" },
+      this.#check("usesTools", "Functions, whose results you type"),
+      body,
+      this.#servers,
+      choice,
+    );
+  }
+
+  /** @param {string[]} labels */
+  #showServers(labels) {
+    this.#servers.hidden = !labels.length;
+    const boxes = labels.map((label) => {
+      const box = element("input", { type: "checkbox" });
+      box.checked = this.#choices.mcp.includes(label);
+      box.addEventListener("change", () => {
+        const others = this.#choices.mcp.filter((each) => each !== label);
+        this.#choices.mcp = box.checked ? [...others, label] : others;
+        for (const renew of this.#renewals) renew();
+        this.#changed();
+      });
+      return element("label", { class: "check" }, box, element("code", {}, label));
+    });
+    const hint = "With one of these the conversation goes over /v1/responses, and the server calls their tools itself.";
+    this.#servers.replaceChildren(
+      element("fieldset", {}, element("legend", {}, "MCP servers"), ...boxes, element("p", { class: "hint" }, hint)),
+      this.#check("asksApproval", "Ask me before each of their calls"),
+    );
+  }
+}
+
+/** Which says the same as the field beside it. @param {Field} field */
+function sliderOf(field) {
+  const most = Math.min(field.most, MOST_OF_SLIDERS);
+  const label = `${field.label}, slider`;
+  return element("input", { type: "range", min: field.least, max: most, step: field.step, "aria-label": label });
+}
+
+/** @param {string} told */
+function refuse(told) {
+  if (told) throw new Error(told);
+}
+
+/** Say beside a field what is wrong with it. @param {HTMLElement} field @param {HTMLElement} wrong
+ * @param {(() => unknown) | null} check */
+function judged(field, wrong, check) {
+  let told = "";
+  try {
+    check?.();
+  } catch (error) {
+    told = /** @type {Error} */ (error).message;
+  }
+  wrong.textContent = told;
+  if (told) field.setAttribute("aria-invalid", "true");
+  else field.removeAttribute("aria-invalid");
+}

@@ -1,0 +1,49 @@
+/** What stands inside a line of Markdown, as nodes. Pure but for making elements; used by chat_markdown.js. */
+
+import { element } from "./chat_dom.js";
+
+const MARKS = new RegExp(
+  [
+    "(?<code>(?<ticks>`+)(?!`)(?<inner>[\\s\\S]+?)(?<!`)\\k<ticks>(?!`))",
+    "(?<escape>\\\\(?<escaped>[!-/:-@\\[-`{-~]))",
+    "(?<strong>(?<two>\\*\\*|__)(?=\\S)(?<bold>(?:(?!\\k<two>)[\\s\\S])+?)(?<=\\S)\\k<two>)",
+    "(?<strike>~~(?=\\S)(?<struck>(?:(?!~~)[\\s\\S])+?)(?<=\\S)~~)",
+    "(?<em>(?<one>\\*|(?<![\\p{L}\\p{N}])_)(?=\\S)(?<slanted>(?:(?!\\k<one>)[^\\n])+?)(?<=\\S)\\k<one>(?![\\p{L}\\p{N}_*]))",
+    "(?<link>\\[(?<label>[^\\[\\]\\n]{1,500})\\]\\((?<url>[^\\s()]{1,2000})\\))",
+  ].join("|"),
+  "gu",
+);
+
+/**
+ * @param {string} text
+ * @param {number} [depth] of marks within marks
+ * @returns {(Node | string)[]}
+ */
+export function inline(text, depth = 0) {
+  if (depth > 4) return [text];
+  /** @type {(Node | string)[]} */
+  const nodes = [];
+  let end = 0;
+  for (const match of text.matchAll(MARKS)) {
+    if (match.index > end) nodes.push(text.slice(end, match.index));
+    nodes.push(marked(/** @type {Record<string, string>} */ (match.groups), match[0], depth));
+    end = match.index + match[0].length;
+  }
+  if (end < text.length) nodes.push(text.slice(end));
+  return nodes;
+}
+
+/** @param {Record<string, string>} groups @param {string} whole @param {number} depth */
+function marked(groups, whole, depth) {
+  if (groups.code) return element("code", {}, groups.inner.replace(/^ (.*\S.*) $/s, "$1"));
+  if (groups.escape) return groups.escaped;
+  if (groups.strong) return element("strong", {}, ...inline(groups.bold, depth + 1));
+  if (groups.strike) return element("s", {}, ...inline(groups.struck, depth + 1));
+  if (groups.em) return element("em", {}, ...inline(groups.slanted, depth + 1));
+  if (!/^https?:\/\//i.test(groups.url)) return whole; // no script, no data, nothing of this server's own
+  return element(
+    "a",
+    { href: groups.url, rel: "noopener noreferrer nofollow", target: "_blank" },
+    ...inline(groups.label, depth + 1),
+  );
+}
