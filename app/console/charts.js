@@ -14,6 +14,7 @@ const GAP_SECONDS = 3.5; // without a reading, from when on a line is broken
  * @typedef {object} Line
  * @property {string} name
  * @property {(figures: Figures) => number | null} value
+ * @property {boolean} [isRare] not told of before there is a value
  */
 /**
  * @typedef {object} Plan
@@ -92,7 +93,7 @@ const PLANS = [
     most: 1,
     lines: [
       { name: "found", value: (f) => f.hitShare },
-      { name: "guesses right", value: (f) => f.acceptedShare },
+      { name: "guesses right", value: (f) => f.acceptedShare, isRare: true },
     ],
   },
 ];
@@ -134,6 +135,7 @@ class Chart {
       const value = element("b", "–");
       item.append(element("span", "", "mark"), element("span", name), value);
       this.#values.push(value);
+      item.hidden = plan.lines[i].isRare ?? false;
       legend.append(item);
     });
     caption.append(title, legend);
@@ -151,7 +153,11 @@ class Chart {
   show(kept, isSeen) {
     this.#data = columns(kept, this.#plan.lines);
     const latest = this.#data.slice(1).map((values) => values.at(-1) ?? null);
-    const told = this.#plan.lines.map(({ name }, i) => `${name} ${this.#plan.tell(latest[i])}`);
+    const told = this.#plan.lines.flatMap(({ name, isRare }, i) => {
+      const isShown = !isRare || this.#data[i + 1].some((value) => value !== null);
+      /** @type {HTMLElement} */ (this.#values[i].parentElement).hidden = !isShown;
+      return isShown ? [`${name} ${this.#plan.tell(latest[i])}`] : [];
+    });
     this.#place.setAttribute("aria-label", `${this.#plan.title}, ${this.#plan.unit}, now: ${told.join(", ")}`);
     if (isSeen) this.#draw();
     this.#tell();

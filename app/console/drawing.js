@@ -87,7 +87,7 @@ export class Drawing {
     for (const { label, sends, socket } of ways) {
       if (!label) continue;
       svg.append(shape("text", { x: label.x, y: label.y, "text-anchor": label.anchor, class: "sends" }, sends));
-      svg.append(shape("text", { x: label.x, y: label.y + (label.anchor === "start" ? 14 : 22), "text-anchor": label.anchor, class: "socket" }, socket));
+      if (label.anchor === "middle") svg.append(shape("text", { x: label.x, y: label.y + 22, "text-anchor": "middle", class: "socket" }, socket));
     }
     const ownsAll = house.actors.some((actor) => actor.kind === "api");
     for (const actor of house.actors) {

@@ -3,7 +3,7 @@
 import { Happenings, heartbeatOf, phaseOf, stateOf } from "./actors.js";
 import { Readings } from "./figures.js";
 import { Drawing } from "./drawing.js";
-import { latency, percent, rate, size } from "./words.js";
+import { latency, percent, rate } from "./words.js";
 
 const MOST_EVENTS = 200;
 
@@ -27,24 +27,23 @@ function element(name, text = "", className = "") {
 
 /** Label, value and what it is made of. @param {any} house @param {import("./figures.js").Figures} figures */
 function tilesOf(house, figures) {
-  const bytes = house.engines.reduce((sum, engine) => sum + engine.kv_cache_bytes, 0);
   const tokens = house.engines.reduce((sum, engine) => sum + engine.kv_blocks_total * engine.block_size, 0);
   return [
     ["Running", figures.running.toLocaleString("en"), `${house.requests.live.toLocaleString("en")} live`],
     ["Waiting", figures.waiting.toLocaleString("en"), "in the queue"],
     ["Generated", rate(figures.generationRate), "tokens/s"],
     ["Prompts", rate(figures.promptRate), "tokens/s"],
-    ["KV cache in use", percent(figures.kvShare), kvOf(tokens, bytes)],
+    ["KV cache in use", percent(figures.kvShare), kvOf(tokens)],
     ["First token", latency(figures.ttft.p50), "median of 10 s"],
     ["Between tokens", latency(figures.itl.p50), "median of 10 s"],
   ];
 }
 
-/** @param {number} tokens @param {number} bytes */
-function kvOf(tokens, bytes) {
+/** @param {number} tokens */
+function kvOf(tokens) {
   if (!tokens) return "no engine yet";
   const told = tokens < 1e6 ? tokens.toLocaleString("en") : `${(tokens / 1e6).toFixed(1)} M`;
-  return `of ${told} tokens${bytes ? `, ${size(bytes)}` : ""}`;
+  return `of ${told} tokens`;
 }
 
 /** @param {HTMLElement} list @param {string[][]} tiles */

@@ -3,7 +3,7 @@
 // Narrow: the same from top to bottom.
 
 const NARROW = 860;
-const EDGE = 14;
+const EDGE = 16;
 const BOX = { app: 96, api: 96, engine: 126, rank: 78, output: 96, weights: 78, standby: 78, kv: 78 };
 const GAP = 26;
 const LINKED_GAP = 44; // between boxes that are linked, one below the other
@@ -92,42 +92,52 @@ function backAlongTheTop(from, to, number) {
 /** Between boxes of one column: neighbours by a straight line, others around those between.
  * @param {Box} from @param {Box} to @param {any} link */
 function downOrUp(from, to, link) {
-  const isDown = to.y > from.y;
-  const [upper, lower] = isDown ? [from, to] : [to, from];
-  const x = from.x + (isDown ? from.width * 0.25 : from.width * 0.5);
-  const isNear = lower.y - upper.y - upper.height <= LINKED_GAP;
+  const [upper, lower] = from.y < to.y ? [from, to] : [to, from];
+  if (lower.y - upper.y - upper.height <= LINKED_GAP) return straight(from, to);
+  const isDown = upper === from;
+  const [side, y1, y2, turn] = [from.x - 9, from.y + FIRST_LINE, to.y + FIRST_LINE, isDown ? 6 : -6];
+  const path = `M${from.x} ${y1}H${side + 6}Q${side} ${y1} ${side} ${y1 + turn}V${y2 - turn}Q${side} ${y2} ${side + 6} ${y2}H${to.x - 6}`;
+  return { path, label: null };
+}
+
+/** Down on the left, up on the right, so that there is room for both names.
+ * @param {Box} from @param {Box} to */
+function straight(from, to) {
+  const isDown = from.y < to.y;
+  const x = from.x + from.width * (isDown ? 0.14 : 0.62);
   const [start, end] = isDown ? [from.y + from.height, to.y - 6] : [from.y, to.y + to.height + 6];
-  const label = { x: x + 10, y: (upper.y + upper.height + lower.y) / 2 + (isDown ? -4 : 12), anchor: "start" };
-  if (isNear) return { path: `M${x} ${start}V${end}`, label };
-  const [side, ys, ye] = [from.x - 16, from.y + FIRST_LINE, to.y + FIRST_LINE];
-  return { path: `M${from.x} ${ys}H${side + 6}Q${side} ${ys} ${side} ${ys + (isDown ? 6 : -6)}V${ye + (isDown ? -6 : 6)}Q${side} ${ye} ${side + 6} ${ye}H${to.x - 6}`, label: null };
+  const middle = (Math.min(from.y + from.height, to.y + to.height) + Math.max(from.y, to.y)) / 2;
+  return { path: `M${x} ${start}V${end}`, label: { x: x + 9, y: middle + 4, anchor: "start" } };
 }
 
 function narrow(house, rows, width) {
   const boxes = new Map();
   const gutter = 22;
-  const boxWidth = width - 2 * gutter;
   const ring = [...rows.left.filter((one) => one.kind !== "weights"), ...rows.middle, ...rows.right.filter((one) => one.kind === "output")];
   const rest = [...rows.left, ...rows.right].filter((one) => !ring.includes(one));
+  const areLinked = (/** @type {string} */ one, /** @type {string} */ other) =>
+    house.links.some(({ from, to }) => (from === one && to === other) || (from === other && to === one));
   let y = EDGE;
-  for (const [i, actor] of [...ring, ...rest].entries()) {
-    if (i) y += LINKED_GAP;
+  [...ring, ...rest].forEach((actor, i, all) => {
+    const isLast = actor === rest[0]; // where the way back to the app is named
+    if (i) y += isLast || areLinked(actor.name, all[i - 1].name) ? LINKED_GAP : GAP;
     const height = BOX[actor.kind] ?? 78;
-    boxes.set(actor.name, { x: gutter, y, width: boxWidth, height });
+    boxes.set(actor.name, { x: gutter, y, width: width - 2 * gutter, height });
     y += height;
-  }
+  });
+  const lastOutput = ring.at(-1)?.name;
   const labelled = new Set();
   const ways = house.links.flatMap((link) => {
     const [from, to] = [boxes.get(link.from), boxes.get(link.to)];
     if (!from || !to) return [];
-    const isNear = to.y > from.y && to.y - from.y - from.height <= LINKED_GAP;
-    let label = isNear && !labelled.has(link.sends) ? { x: width / 2 + 12, y: to.y - LINKED_GAP / 2 - 1, anchor: "start" } : null;
-    if (link.sends === "RequestOutputs" && !labelled.has(link.sends)) label = { x: from.x, y: from.y + from.height + 16, anchor: "start" };
-    labelled.add(link.sends);
-    const path = isNear ? `M${width / 2} ${from.y + from.height}V${to.y - 6}` : around(from, to, link, width);
-    return [{ ...link, id: `${link.from} ${link.to} ${link.sends}`, path, label }];
+    const isNear = Math.max(from.y, to.y) - Math.min(from.y + from.height, to.y + to.height) <= LINKED_GAP;
+    const way = isNear ? straight(from, to) : { path: around(from, to, link, width), label: null };
+    if (link.from === lastOutput && !isNear) way.label = { x: from.x, y: from.y + from.height + 20, anchor: "start" };
+    const label = labelled.has(link.sends) ? null : way.label;
+    if (label) labelled.add(link.sends);
+    return [{ ...link, id: `${link.from} ${link.to} ${link.sends}`, path: way.path, label }];
   });
-  return { boxes, ways, height: y + LINKED_GAP };
+  return { boxes, ways, height: y + (rest.length ? EDGE : LINKED_GAP) };
 }
 
 /** Along the left edge to an engine and back to the app, along the right edge from it.

@@ -31,13 +31,5 @@ export function percent(share) {
   return `${share > 0 && share < 0.0995 ? (share * 100).toFixed(1) : Math.round(share * 100)} %`;
 }
 
-/** @param {number} bytes */
-export function size(bytes) {
-  for (const [unit, factor] of /** @type {[string, number][]} */ ([["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]])) {
-    if (bytes >= factor) return `${(bytes / factor).toFixed(bytes >= 10 * factor ? 0 : 1)} ${unit}`;
-  }
-  return `${bytes} B`;
-}
-
 /** @param {number} number @param {string} one @param {string} [more] */
 export const counted = (number, one, more = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : more}`;
