@@ -36,8 +36,8 @@ BACKGROUND = "BACKGROUND"
 """Told as the method of what went on after its request."""
 CLIENT_LEFT = 499
 """Told as the status of a request whose client left before it had one; nginx's word for it."""
-QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/ping", "/load"})
-"""Asked every few seconds by machines: counted, but no line each."""
+QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/ping", "/load", "/house", "/console/{name}"})
+"""Asked every few seconds by machines and open pages: counted, but no line each."""
 UNMEASURED = QUIET_PATHS | {"/version"}
 """Routes that vLLM leaves out of http_*: they are many and quick, and would make means look good."""
 MAX_PATH = 200
