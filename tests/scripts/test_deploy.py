@@ -206,7 +206,7 @@ def test_claims_that_pods_name_exist_beside_them():
 
 
 def test_the_image_has_all_packages_and_nothing_that_is_not_there():
-    text = (DEPLOY / "Containerfile").read_text()
+    text = (DEPLOY / "Dockerfile").read_text()
     copied = {word for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE) for word in line.split()[:-1]}
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
     assert {name.rstrip("*") for name in packages} <= copied
