@@ -3,6 +3,7 @@ app/api_client and the commands."""
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 from collections.abc import Iterator
@@ -41,6 +42,10 @@ def not_connected(place: Place, error: BaseException) -> NoAnswerError:
                 )
             case ssl.SSLError():
                 return NoAnswerError(f"{place} does not speak TLS as it should ({cause.reason}): is it http:// there?")
+            case OSError(errno=errno.EMFILE | errno.ENFILE):
+                return NoAnswerError(
+                    "no more connections can be opened here: raise `ulimit -n`, or ask for fewer at once"
+                )
             case PermissionError():
                 return NoAnswerError(f"{place} may not be opened: {cause.strerror}")
             case _:

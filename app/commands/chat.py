@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import trio
 from cyclopts import Group, Parameter
 
-from app.commands.chat_sampling import SamplingFlags
 from app.commands.ending import status_of
 from app.commands.interruption import STATUS, unless_interrupted
+from app.commands.sampling_flags import ChatSamplingFlags
 from app.commands.server_flags import ServerFlags
 from protocol.errors import BadRequestError
 
@@ -35,7 +35,7 @@ def chat(
     system_prompt: Annotated[str | None, Parameter(group=CHAT, show_default=False)] = None,
     quiet: Annotated[bool, Parameter(group=CHAT, negative=(), show_default=False)] = False,
     stats: Annotated[bool, Parameter(group=CHAT, negative=(), show_default=False)] = False,
-    sampling: Annotated[SamplingFlags | None, Parameter(name="*")] = None,
+    sampling: Annotated[ChatSamplingFlags | None, Parameter(name="*")] = None,
     server: Annotated[ServerFlags | None, Parameter(name="*")] = None,
 ) -> int:
     """Talk to a model in the terminal, or ask one question.
@@ -72,7 +72,7 @@ def chat(
             prompt if quick is None else quick,
             model_name,
             system_prompt,
-            sampling or SamplingFlags(),
+            sampling or ChatSamplingFlags(),
             place,
             is_quiet=quiet,
             tells_figures=stats,
@@ -84,7 +84,7 @@ def _chat(
     prompt: str | None,
     model: str | None,
     system: str | None,
-    sampling: SamplingFlags,
+    sampling: ChatSamplingFlags,
     place: Place,
     *,
     is_quiet: bool,

@@ -18,8 +18,8 @@ from app.commands.chat_conversation import Conversation
 from app.commands.chat_input import ReadLine, read_text
 from app.commands.chat_line import HELP, Mistake, Order, Say, read_line
 from app.commands.chat_printer import Printer
-from app.commands.chat_sampling import read_setting
 from app.commands.interruption import STATUS, unless_interrupted
+from app.commands.sampling_flags import read_setting
 from protocol.errors import TrillmError
 
 Run = Callable[[Callable[[], Awaitable[object]]], bool]

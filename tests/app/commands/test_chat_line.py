@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 import pytest
 
 from app.commands.chat_input import ReadLine, read_text
 from app.commands.chat_line import HELP, WORDS, Mistake, Order, Say, read_line
-from app.commands.chat_sampling import NAMES, SamplingFlags, read_setting
+from app.commands.sampling_flags import NAMES, ChatSamplingFlags, read_setting
 from protocol.errors import BadRequestError
 
 
@@ -90,5 +91,5 @@ def test_a_wrong_setting_is_told_what_would_do(name: str, text: str, said: str) 
 
 
 def test_what_can_be_set_are_the_flags() -> None:
-    assert set(SamplingFlags.__annotations__) == set(NAMES)
-    assert SamplingFlags(seed=3, temperature=0.0).fields() == {"seed": 3, "temperature": 0.0}
+    assert {field.name for field in attrs.fields(ChatSamplingFlags)} == set(NAMES)
+    assert ChatSamplingFlags(seed=3, temperature=0.0).fields() == {"seed": 3, "temperature": 0.0}

@@ -1,4 +1,4 @@
-"""What can be said of how an answer is sampled, as flags of `trillm chat` and as its /set. Pure."""
+"""How an answer is to be sampled: flags of `trillm chat` and `trillm bench`, and /set of a chat. Pure."""
 
 from __future__ import annotations
 
@@ -31,10 +31,6 @@ class SamplingFlags:
     """Only of this many of the likeliest tokens."""
     min_p: Setting = None
     """Only of tokens this likely, beside the likeliest."""
-    max_tokens: Count = None
-    """Tokens of an answer, at most."""
-    seed: Count = None
-    """The same one gives the same answer."""
     presence_penalty: Setting = None
     """Against tokens that the answer has already."""
     frequency_penalty: Setting = None
@@ -45,6 +41,14 @@ class SamplingFlags:
     def fields(self) -> dict[str, float | int]:
         """Those that are set, as requests have them."""
         return {name: value for name, value in attrs.asdict(self).items() if value is not None}
+
+
+@attrs.frozen(kw_only=True)
+class ChatSamplingFlags(SamplingFlags):
+    max_tokens: Count = None
+    """Tokens of an answer, at most."""
+    seed: Count = None
+    """The same one gives the same answer."""
 
 
 def read_setting(name: str, text: str) -> tuple[str, float | int | None]:
