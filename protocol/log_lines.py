@@ -40,6 +40,8 @@ class RequestNames(Protocol):
     """The client's X-Request-Id, or one of our own."""
     answer_id: str
     """The id in the answer's body; "-" before there is one."""
+    trace_id: str
+    """Of the trace that it is part of; "-" if there are no traces."""
 
 
 REQUEST: ContextVar[RequestNames | None] = ContextVar("trillm_request", default=None)
@@ -129,6 +131,8 @@ class LineFormatter(logging.Formatter):
             told["request_id"] = request_id
         if names is not None and names.answer_id != "-":
             told["answer_id"] = names.answer_id
+        if names is not None and names.trace_id != "-":
+            told["trace_id"] = names.trace_id
         if trace := traced(record):
             told["traceback"] = trace
         extras = {name: value for name, value in vars(record).items() if name not in _USUAL and name not in told}

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar, final
 
 import trio
@@ -28,6 +29,17 @@ FLUSH_SECONDS = 3.0
 
 Send = Callable[[Sequence[T]], str | None]
 """Called in a thread. Sends them; why they are lost, None if they are not."""
+InThread = Callable[[Callable[[], str | None]], Awaitable[str | None]]
+"""Has it done, and waits for that; not any longer when cancelled."""
+
+
+def one_at_a_time(limiter: trio.CapacityLimiter) -> InThread:
+    """One that hangs keeps its place, so that there is never more than one thread."""
+
+    async def in_thread(send: Callable[[], str | None]) -> str | None:
+        return await trio.to_thread.run_sync(send, abandon_on_cancel=True, limiter=limiter)
+
+    return in_thread
 
 
 @final
@@ -35,7 +47,15 @@ class SpanExport(Generic[T]):
     """`run` is somebody's task."""
 
     def __init__(
-        self, send: Send[T], close: Callable[[], None], *, max_queue: int, max_batch: int, delay: float, where: str
+        self,
+        send: Send[T],
+        close: Callable[[], None],
+        *,
+        max_queue: int,
+        max_batch: int,
+        delay: float,
+        where: str,
+        in_thread: InThread | None = None,
     ) -> None:
         """`close`: makes a `send` in a thread give up soon; called from another thread. `max_queue`: spans that may
         wait, `max_batch`: that are sent together; `delay`: seconds after which fewer are sent. `where`: for the log."""
@@ -47,7 +67,7 @@ class SpanExport(Generic[T]):
         self._where = where
         self._queue: deque[T] = deque()
         self._is_full = trio.Event()
-        self._one_at_a_time = trio.CapacityLimiter(1)
+        self._in_thread = in_thread or one_at_a_time(trio.CapacityLimiter(1))
         self._complained_at = -math.inf
         self._num_complained = 0
         self._is_well = True
@@ -92,9 +112,7 @@ class SpanExport(Generic[T]):
             batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
             reason: str | None = f"no answer within {SEND_SECONDS:g} s"
             with trio.move_on_after(SEND_SECONDS):
-                reason = await trio.to_thread.run_sync(
-                    self._send, batch, abandon_on_cancel=True, limiter=self._one_at_a_time
-                )
+                reason = await self._in_thread(partial(self._send, batch))
             self._is_well = reason is None
             if reason is None:
                 self.num_exported += len(batch)

@@ -23,6 +23,8 @@ class Seen:
     """What the tools have been asked."""
 
     calls: list[str] = field(factory=list)
+    metas: list[dict[str, Any]] = field(factory=list)
+    """What came along with calls of `add`."""
     cancelled: list[str] = field(factory=list)
     started: anyio.Event = field(factory=anyio.Event)
     """The slow tool has begun."""
@@ -35,9 +37,10 @@ def tool_server(seen: Seen | None = None, name: str = "tester") -> MCPServer:
     server = MCPServer(name, instructions="Tools of every kind.", log_level="CRITICAL")
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
-    async def add(a: Annotated[int, Field(description="one")], b: int) -> CallToolResult:
+    async def add(a: Annotated[int, Field(description="one")], b: int, context: Context) -> CallToolResult:
         """Adds two numbers."""
         seen.calls.append("add")
+        seen.metas.append(dict(context.request_context.meta or {}))
         return CallToolResult(content=[TextContent(type="text", text=str(a + b))])
 
     @server.tool()

@@ -19,6 +19,7 @@ from protocol.log_lines import REQUEST, LineFormatter, LogStyle, on_nobodys_beha
 class Names:
     label: str
     answer_id: str = "-"
+    trace_id: str = "-"
 
 
 def record(message: str, level: int = logging.INFO, **extra: object) -> logging.LogRecord:
@@ -139,13 +140,13 @@ async def test_what_is_logged_for_a_request_has_its_names_also_from_its_tasks_an
 
 
 def test_names_that_a_line_tells_itself_are_told_once() -> None:
-    token = REQUEST.set(Names("mine", "cmpl-1"))
+    token = REQUEST.set(Names("mine", "cmpl-1", "0af7"))
     try:
         assert line(LogStyle.JOURNAL, record("mine cmpl-1 ended")) == "<6>trillm.http: mine cmpl-1 ended"
         told = json.loads(line(LogStyle.JSON, record("hello")))
     finally:
         REQUEST.reset(token)
-    assert (told["request_id"], told["answer_id"]) == ("mine", "cmpl-1")
+    assert (told["request_id"], told["answer_id"], told["trace_id"]) == ("mine", "cmpl-1", "0af7")
 
 
 def test_an_actor_names_the_request_that_it_logs_about() -> None:
