@@ -13,6 +13,7 @@ import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NoReturn, assert_never, final
 
@@ -27,6 +28,7 @@ from protocol.codec import FROM_CHILD, TO_CHILD
 from protocol.errors import RankLostError, TrillmError
 from protocol.log_lines import LineFormatter, LogStyle, log_lines, style_of
 from protocol.messages import VERSION
+from protocol.phases import START
 from protocol.spec import (
     ActorSpec,
     ApiFacts,
@@ -58,8 +60,12 @@ from protocol.spec import (
 )
 
 HEARTBEAT_SECONDS = 1.0
+START_HEARTBEAT_SECONDS = 0.2
+"""Until it is ready: people look on."""
 LEAVE_SECONDS = 3.0
 """After Stop, how long the main may take to unwind before the process simply ends."""
+BREAK_OFF_SECONDS = 0.2
+"""The same while it starts: what a thread loads then, nobody needs any more."""
 
 logger = logging.getLogger("trillm.child")
 
@@ -83,13 +89,14 @@ class Pulse:
         self.step = 0
         self.progress = 0.0
         self._clock = clock
-        self._phase = "start"
+        self._phase = START
         self._since = clock()
 
     def enter(self, phase: str) -> None:
         if phase != self._phase:
             self._phase = phase
             self._since = self._clock()
+            self.progress = 0.0
 
     def beat(self) -> Heartbeat:
         return Heartbeat(self.step, self._phase, self._clock() - self._since, self.progress)
@@ -102,7 +109,8 @@ class Control:
     def __init__(self, reader: FrameReader[ToChild], writer: FrameWriter[FromChild]) -> None:
         self._reader = reader
         self._writer = writer
-        self.pulse = Pulse()
+        self.pulse = Pulse(time.monotonic)
+        self.is_ready = False
         self._ask, self.requests = trio.open_memory_channel[CheckGrammar](1)
         """What a grammar checker is asked; the other actors hear over links."""
         self._offer, self.weights = trio.open_memory_channel[Weights](math.inf)
@@ -117,7 +125,12 @@ class Control:
     ) -> None:
         gc.freeze()  # all that was loaded stays: the collector need not look at it again
         gc.enable()
+        self.is_ready = True
         await self._writer.send(Ready(facts))
+
+    @property
+    def leave_seconds(self) -> float:
+        return LEAVE_SECONDS if self.is_ready else BREAK_OFF_SECONDS
 
     async def send(self, message: FromChild) -> None:
         await self._writer.send(message)
@@ -128,7 +141,7 @@ class Control:
     async def beat_forever(self) -> None:
         while True:
             await self._writer.send(self.pulse.beat())
-            await trio.sleep(HEARTBEAT_SECONDS)
+            await trio.sleep(HEARTBEAT_SECONDS if self.is_ready else START_HEARTBEAT_SECONDS)
 
     async def wait_for_stop(self) -> None:
         """Or for the parent's end; hands on what else comes in the meantime."""
@@ -176,7 +189,7 @@ async def run(control_in: int, control_out: int, run_actor: RunActor) -> int:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(control.beat_forever)
             nursery.start_soon(leave_on_stop, control, nursery.cancel_scope)
-            nursery.start_soon(leave_on_signal, nursery.cancel_scope)
+            nursery.start_soon(leave_on_signal, control, nursery.cancel_scope)
             await run_actor(start.spec, control)
             nursery.cancel_scope.cancel()
     except* TrillmError as group:
@@ -217,16 +230,16 @@ def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
 async def leave_on_stop(control: Control, scope: trio.CancelScope) -> None:
     await control.wait_for_stop()
     scope.cancel()
-    end_by(LEAVE_SECONDS)
+    end_by(control.leave_seconds)
 
 
-async def leave_on_signal(scope: trio.CancelScope) -> None:
+async def leave_on_signal(control: Control, scope: trio.CancelScope) -> None:
     """SIGTERM is the ladder's second rung; SIGINT is the parent's business."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             if number == signal.SIGTERM:
                 scope.cancel()
-                end_by(LEAVE_SECONDS)
+                end_by(control.leave_seconds)
 
 
 def end_by(seconds: float) -> None:

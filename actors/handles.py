@@ -206,7 +206,7 @@ class ActorState:
     heartbeat_age: float
     """Seconds since the last heartbeat; 0.0 for a standby, which has none."""
     progress: float
-    """Of the load phase, 0 to 1."""
+    """Of the phase, 0 to 1; 0 where it is not known."""
     restarts: int
     last_end: str | None
     """How the previous incarnation ended."""

@@ -14,14 +14,13 @@ from actors.handles import ApiHouse, run_api_process
 from protocol.spec import ApiSpec
 
 Begin = Callable[[], Awaitable[None]]
-Serve = Callable[[ApiSpec, ApiHouse, Begin, float], Awaitable[None]]
+Serve = Callable[[ApiSpec, ApiHouse, Begin], Awaitable[None]]
 
 
 async def serve_api(spec: ApiSpec, house: ApiHouse, begin: Begin) -> None:
     """Until it is told to stop."""
-    began = trio.current_time()
     serve = await trio.to_thread.run_sync(load)
-    await serve(spec, house, begin, began)
+    await serve(spec, house, begin)
 
 
 def load() -> Serve:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 from hypercorn.config import Sockets
@@ -18,18 +19,21 @@ from app.api_identity import ApiIdentity
 from app.api_serving import ApiServing, read
 from app.checkpoints.inspect import describe
 from app.engine_client import ActorEngineClient
+from app.follow_start import follow_start
 from app.launch import engine_client, load_service
 from app.listening import ListeningConfig, hypercorn_config
 from app.logs import quieten_libraries
 from app.remote_peers import RemotePeers
 from app.serving import Service, run_until_stopped
+from app.start_screen import Start
+from app.startup import Startup
 from protocol.api import ServerIs
 from protocol.spec import ApiSpec
 
 
-async def serve(spec: ApiSpec, house: ApiHouse, begin: Callable[[], Awaitable[None]], began: float) -> None:
+async def serve(spec: ApiSpec, house: ApiHouse, begin: Callable[[], Awaitable[None]]) -> None:
     """Until the supervisor says that all are to stop, or that the service cannot go on. `begin` is called before
-    connections are taken; `began`: when this process did, on trio's clock. Raises CheckpointError and StartError for
+    connections are taken. Raises CheckpointError and StartError for
     what cannot be served."""
     serving = read(spec.serving)
     logging.getLogger().setLevel(serving.settings.log_level.upper())
@@ -39,7 +43,8 @@ async def serve(spec: ApiSpec, house: ApiHouse, begin: Callable[[], Awaitable[No
     peers = RemotePeers(house)
     identity = ApiIdentity(spec.client_index, spec.epoch, spec.num_servers)
     client = engine_client(serving.settings, identity, peers)
-    service = await trio.to_thread.run_sync(load, serving, client, peers)
+    start = Start()
+    service = await trio.to_thread.run_sync(load, serving, client, peers, start.startup)
     sockets = inherited(spec.listeners, config)
     async with trio.open_nursery() as nursery:
         peers.follow(client, service.services.model.adapters, service.services.metrics)
@@ -47,15 +52,16 @@ async def serve(spec: ApiSpec, house: ApiHouse, begin: Callable[[], Awaitable[No
         nursery.start_soon(peers.tell, standing_of(client), service.services.metrics)
         nursery.start_soon(tell_of_failure, client, house)
         nursery.start_soon(tell_when_admitted, client, house)
+        nursery.start_soon(partial(follow_start, start.startup, house.states, logs=False))
         await begin()
-        await run_until_stopped(house.stops(), service, config, sockets, began)
+        await run_until_stopped(house.stops(), service, config, sockets, start)
         nursery.cancel_scope.cancel()
 
 
-def load(serving: ApiServing, client: ActorEngineClient, peers: RemotePeers) -> Service:
+def load(serving: ApiServing, client: ActorEngineClient, peers: RemotePeers, startup: Startup) -> Service:
     """In a worker thread, so that heartbeats go on."""
     description = describe(serving.checkpoint.directory)
-    return load_service(serving.settings, serving.checkpoint, description, client, peers)
+    return load_service(serving.settings, serving.checkpoint, description, client, peers, startup)
 
 
 def inherited(listeners: list[int], config: ListeningConfig) -> Sockets:

@@ -16,9 +16,11 @@ from actors.handles import ApiServersView, ApiTemplate, open_api_servers
 from app.api_serving import ApiServing, written
 from app.checkpoints.resolve import Checkpoint
 from app.engine import Readiness
+from app.follow_start import follow_start
 from app.listening import AFTER_DRAIN_SECONDS, ListeningConfig, address
 from app.notify import Notifier, ServiceReport
 from app.settings import Settings
+from app.start_screen import Served, Start, served
 from protocol.engine_stats import EngineStats
 
 LEAVE_SECONDS = 5.0
@@ -34,9 +36,9 @@ async def oversee(
     sockets: Sockets,
     signals: AsyncIterator[int],
     notifier: Notifier | None,
+    start: Start,
 ) -> int:
     """Until a signal or a failure; the exit status, as of app/launch.py."""
-    began = trio.current_time()
     listeners = [*sockets.secure_sockets, *sockets.insecure_sockets]
     template = ApiTemplate(
         num_servers=settings.api_server_count,
@@ -46,14 +48,16 @@ async def oversee(
     spec = attrs.evolve(settings.house(checkpoint.directory, checkpoint.draft), api=template)
     name = (settings.served_model_name or (checkpoint.name,))[0]
     url = address(sockets)
-    logger.info("starting %s, listening on %s", name, url)
+    start.screen.starting(name, url)
     async with open_api_servers(spec) as servers:
         report = ServiceReport(Whole(servers), notifier)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(report.run, servers.admitted)
-            nursery.start_soon(announce, servers, settings.api_server_count, name, url, began)
+            nursery.start_soon(follow_start, start.startup, servers.actors)
+            nursery.start_soon(announce, servers, start, served(settings, name, url))
             nursery.start_soon(leave_after_failure, servers, nursery.cancel_scope)
             first = await anext(signals)
+            start.screen.stopping()
             seconds = 0.0 if servers.failure else settings.shutdown_timeout
             logger.info("draining: %s API servers, for %.0f s at most", settings.api_server_count, seconds)
             report.stopping(seconds)
@@ -92,11 +96,11 @@ async def leave_after_failure(servers: ApiServersView, scope: trio.CancelScope) 
     scope.cancel()
 
 
-async def announce(servers: ApiServersView, num_servers: int, name: str, url: str, began: float) -> None:
+async def announce(servers: ApiServersView, start: Start, what: Served) -> None:
     """Once all of them take requests."""
     await servers.admitted.wait()
-    seconds = trio.current_time() - began
-    logger.info("ready in %.1f s: %s at %s, with %s API servers", seconds, name, url, num_servers)
+    start.startup.finish()
+    start.screen.ready(start.startup, what)
 
 
 @final

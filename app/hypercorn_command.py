@@ -17,11 +17,13 @@ from quart_trio import QuartTrio
 
 from actors.handles import HouseSpec, die_with_parent
 from app.bounded_send import BoundedSends
+from app.follow_start import follow_start
 from app.hypercorn_mended import hypercorn_mended
 from app.kv_start import check_connectors
 from app.launch import checked, engine_client
 from app.notify import take_variables
 from app.serving import Service, announce, drain_limit
+from app.start_screen import Start
 from protocol.errors import StartError, TrillmError
 
 logger = logging.getLogger("trillm")
@@ -54,11 +56,12 @@ def create_app_from_environment() -> QuartTrio:
             raise StartError("hypercorn's command runs one API server: --api-server-count is for `trillm serve`")
         if settings.node_rank > 0:
             raise StartError("hypercorn's command serves: --node-rank above 0 is for `trillm serve`")
-        checkpoint = fetch(model, settings)
+        start = Start()
+        checkpoint = fetch(model, settings, start.startup)
         trio.run(check_connectors, settings)  # hypercorn has none of its own running yet
         client = engine_client(settings)
-        service = Service(settings, checkpoint, checked(settings, checkpoint), client)
-        return attach_to_lifespan(service, settings.house(checkpoint.directory, checkpoint.draft))
+        service = Service(settings, checkpoint, checked(settings, checkpoint), client, startup=start.startup)
+        return attach_to_lifespan(service, settings.house(checkpoint.directory, checkpoint.draft), start)
     except TrillmError as error:
         sys.exit(refuse(error.message))
 
@@ -80,7 +83,7 @@ def claim_to_be_the_only_worker() -> None:
     claim.detach()  # kept open for the life of the process
 
 
-def attach_to_lifespan(service: Service, house: HouseSpec) -> QuartTrio:
+def attach_to_lifespan(service: Service, house: HouseSpec, start: Start) -> QuartTrio:
     """The application for `hypercorn --worker-class trio`: its lifespan owns the actors.
 
     hypercorn's command cannot be told to exit with a status by an application. When the service cannot go on, this
@@ -89,13 +92,13 @@ def attach_to_lifespan(service: Service, house: HouseSpec) -> QuartTrio:
     if multiprocessing.parent_process() is not None:
         die_with_parent(os.getppid())
 
-    async def start() -> None:
-        service.app.nursery.start_soon(live_in_worker, service, house)
+    async def begin() -> None:
+        service.app.nursery.start_soon(live_in_worker, service, house, start)
 
     async def stop() -> None:
         await service.services.background.finish(background_seconds(service))
 
-    service.app.before_serving(start)
+    service.app.before_serving(begin)
     service.app.after_serving(stop)
     # The lifespan's tasks, the actors among them, are ended when `stop` has returned: no sooner, and not only then.
     service.app.config["BACKGROUND_TASK_SHUTDOWN_TIMEOUT"] = SHUTDOWN_SECONDS
@@ -109,16 +112,17 @@ def background_seconds(service: Service) -> float:
     return 0.0 if service.client.run_state.is_held else min(drain_limit(service), most)
 
 
-async def live_in_worker(service: Service, house: HouseSpec) -> None:
+async def live_in_worker(service: Service, house: HouseSpec, start: Start) -> None:
     with hypercorn_mended(BoundedSends(service.settings.send_timeout), http2=service.settings.http2):
-        await live_with_actors(service, house)
+        await live_with_actors(service, house, start)
 
 
-async def live_with_actors(service: Service, house: HouseSpec) -> None:
+async def live_with_actors(service: Service, house: HouseSpec, start: Start) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.client.run_actors, house)
         nursery.start_soon(leave_termination_to_master)
-        nursery.start_soon(announce, service, None, trio.current_time())
+        nursery.start_soon(follow_start, start.startup, service.client.actors)
+        nursery.start_soon(announce, service, None, start)
         nursery.start_soon(service.run_background)
         nursery.start_soon(service.run_tools)
         nursery.start_soon(service.run_tracing)

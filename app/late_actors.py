@@ -17,7 +17,7 @@ def describe(state: ActorState) -> str:
     again = f", restarted {times}" if state.restarts else ""
     if state.ready:
         return f"{state.name} has not been heard of for {state.heartbeat_age:.0f} s{again}"
-    progress = f" ({state.progress:.0%})" if state.phase == "load" and state.progress else ""
+    progress = f" ({state.progress:.0%})" if 0.0 < state.progress < 1.0 else ""
     last = f"; before that it was {state.last_end}" if state.last_end else ""
     return f"{state.name}: {state.phase}{progress}{again}{last}"
 

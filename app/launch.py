@@ -15,6 +15,7 @@ import logging
 import math
 import signal
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +28,15 @@ from app.checkpoints.resolve import Checkpoint
 from app.checkpoints.weights import check_weights
 from app.engine_client import ActorEngineClient
 from app.engine_peers import EnginePeers
+from app.follow_start import follow_start
 from app.headless import serve_headless
 from app.kv_start import check_connectors
 from app.listening import ListeningConfig, hypercorn_config, open_sockets
 from app.notify import open_notifier
 from app.roles import Roles
 from app.settings import Settings
+from app.start_screen import Start
+from app.startup import Startup
 from app.tracing.start import check_tracing
 from protocol.errors import CheckpointError
 
@@ -43,21 +47,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("trillm")
 
 
-async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str, str]) -> int:
+async def serve(
+    settings: Settings, checkpoint: Checkpoint, manager: Mapping[str, str], start: Start | None = None
+) -> int:
     """Serve until a signal or a failure; the exit status: 0 after a signal, 1 when the service could not go on.
-    `manager` is what the service manager said in the environment (app/notify.py).
+    `manager` is what the service manager said in the environment (app/notify.py), `start` what was done before, and who
+    tells of the rest.
 
     Raises CheckpointError for a checkpoint that cannot be served, and StartError when an address cannot be bound or KV
     connectors cannot have what they need, all before any process is started (but for a chat template, which is read
     later).
     """
+    start = start or Start()
     description = checked(settings, checkpoint)
     if settings.node_rank > 0:
         return await serve_headless(settings, checkpoint, manager)
     check_tracing(settings.otlp_traces_endpoint)
     config = hypercorn_config(settings)
     if settings.api_server_count > 1:
-        return await serve_by_several(settings, checkpoint, config, manager)
+        return await serve_by_several(settings, checkpoint, config, manager, start)
     client = engine_client(settings)
     with (
         open_sockets(settings, config, manager) as sockets,
@@ -66,12 +74,13 @@ async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str
     ):
         await check_connectors(settings)
         async with trio.open_nursery() as actors:
-            began = trio.current_time()
             actors.start_soon(client.run_actors, settings.house(checkpoint.directory, checkpoint.draft))
-            service = await trio.to_thread.run_sync(load_service, settings, checkpoint, description, client)
+            actors.start_soon(follow_start, start.startup, client.actors)
+            load = partial(load_service, settings, checkpoint, description, client, startup=start.startup)
+            service = await trio.to_thread.run_sync(load)
             from app.serving import run_until_stopped
 
-            await run_until_stopped(signals, service, config, sockets, began, notifier)
+            await run_until_stopped(signals, service, config, sockets, start, notifier)
             actors.cancel_scope.cancel()
     if client.failure is not None:
         return 1
@@ -80,7 +89,7 @@ async def serve(settings: Settings, checkpoint: Checkpoint, manager: Mapping[str
 
 
 async def serve_by_several(
-    settings: Settings, checkpoint: Checkpoint, config: ListeningConfig, manager: Mapping[str, str]
+    settings: Settings, checkpoint: Checkpoint, config: ListeningConfig, manager: Mapping[str, str], start: Start
 ) -> int:
     """As `serve`, with --api-server-count processes that answer, of which none is this one."""
     from app.api_servers import oversee
@@ -91,7 +100,7 @@ async def serve_by_several(
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
     ):
         await check_connectors(settings)
-        return await oversee(settings, checkpoint, config, sockets, signals, notifier)
+        return await oversee(settings, checkpoint, config, sockets, signals, notifier, start)
 
 
 def engine_client(
@@ -139,10 +148,11 @@ def load_service(
     description: Description,
     client: ActorEngineClient,
     peers: Peers | None = None,
+    startup: Startup | None = None,
 ) -> Service:
     """In a worker thread, so that the actors are heard meanwhile. Raises CheckpointError."""
     from app.serving import Service
 
-    service = Service(settings, checkpoint, description, client, peers)
+    service = Service(settings, checkpoint, description, client, peers, startup)
     gc.freeze()  # all this stays: the collector need not look at it again
     return service

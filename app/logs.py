@@ -50,6 +50,11 @@ def takes_colours(environment: Mapping[str, str]) -> bool:
     return not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb"
 
 
+def is_drawable(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether it is a terminal that takes escape codes."""
+    return stream.isatty() and environment.get("TERM", "dumb") != "dumb"
+
+
 def quieten_libraries() -> None:
     """What others log that is not for this log."""
     for library in ("httpx", "httpx2", "httpcore2", "hpack", "h2"):  # hpack tells each header at debug: keys, too

@@ -49,12 +49,16 @@ from app.seeds import choice_seed, seeds
 from app.served_harmony import ending_tokens, served_harmony
 from app.services import Services
 from app.settings import Settings
+from app.start_screen import Start, StartScreen, served
+from app.startup import Startup
+from app.startup_metrics import StartupCollector
 from app.template_source import read_template
 from app.tokenizer import Tokenizer
 from app.tool_metrics import ToolCollector
 from app.trace_metrics import TraceCollector
 from app.tracing.start import open_tracing
 from protocol.errors import DeadlineError, EngineDeadError, StartError, TrillmError, UnavailableError
+from protocol.ids import FIRST_CLIENT
 from protocol.operations import AddLora
 
 if TYPE_CHECKING:
@@ -74,9 +78,11 @@ class Service:
         description: Description,
         client: ActorEngineClient,
         peers: Peers | None = None,
+        startup: Startup | None = None,
     ) -> None:
-        """`peers`: the other API servers, if there are any. Reads the tokeniser, the template and the adapters, which
-        may take a second. Raises CheckpointError, and BadRequestError for an adapter that is named as the model is."""
+        """`peers`: the other API servers, if there are any. `startup`: of this server. Reads the tokeniser, the
+        template and the adapters, which may take a second. Raises CheckpointError, and BadRequestError for an adapter
+        that is named as the model is."""
         self.settings = settings
         self.directory = checkpoint.directory
         self.client = client
@@ -88,7 +94,9 @@ class Service:
         dialect = choose_dialect(
             settings.tool_call_parser, settings.reasoning_parser, template, tokenizer.special_tokens
         )
-        logger.info(
+        reads_some = dialect.tools is not None or dialect.reasoning is not None
+        logger.log(
+            logging.INFO if reads_some else logging.DEBUG,
             "tool calls of the model's own accord: %s; thoughts: %s",
             dialect.tools or "not read (nothing shows it tools)",
             dialect.reasoning or "not told apart",
@@ -142,6 +150,7 @@ class Service:
             version=version("trillm"),
         )
         self._add_collectors(store)
+        self.services.metrics.add(StartupCollector(startup or Startup(), self.model_name))
         self.app: QuartTrio = create_app(self.services)
 
     def _add_collectors(self, store: ResponseStore | None) -> None:
@@ -227,7 +236,7 @@ async def run_until_stopped(
     service: Service,
     config: ListeningConfig,
     sockets: Sockets,
-    began: float,
+    start: Start,
     notifier: Notifier | None = None,
 ) -> None:
     """Serve HTTP until a signal or a failure. The actors are the caller's, and outlive the connections."""
@@ -237,12 +246,12 @@ async def run_until_stopped(
     with hypercorn_mended(sends, http2=service.settings.http2):
         async with trio.open_nursery() as around:
             around.start_soon(report.run, service.client.admitted)
-            around.start_soon(stop_on_signal, signals, service, sends, stop, report)
+            around.start_soon(stop_on_signal, signals, service, sends, stop, report, start.screen)
             around.start_soon(stop_on_failure, service, stop)
             around.start_soon(service.run_background)
             around.start_soon(service.run_tools)
             around.start_soon(service.run_tracing)
-            around.start_soon(announce, service, address(sockets), began)
+            around.start_soon(announce, service, address(sockets), start)
             app = wrap_app(service.app, config.wsgi_max_body_size, "asgi")
             if config.is_activated:
                 await either(service.client.admitted, stop)
@@ -264,22 +273,22 @@ async def either(one: trio.Event, other: trio.Event) -> None:
         nursery.start_soon(wait, other)
 
 
-async def announce(service: Service, url: str | None, began: float) -> None:
-    """Takes requests once the adapters are checked, and says so in one line: where, which model, how to call it.
-    Without a URL, hypercorn has said where.
-
-    `began` is when the actors were started, by trio's clock."""
-    is_alone = not service.client.identity.has_peers  # else the main process says these two, once for all
-    if is_alone:
-        logger.info("starting %s%s", service.model_name, f", listening on {url}" if url else "")
+async def announce(service: Service, url: str | None, start: Start) -> None:
+    """Takes requests once the adapters are checked, and has people told where, which model, and what to do next.
+    Without a URL, hypercorn has said where."""
+    identity = service.client.identity
+    if not identity.has_peers:  # else the main process tells, once for all
+        start.screen.starting(service.model_name, url)
     await service.client.attached_once.wait()
     await service.check_adapters()
     if not service.client.alive:
         return
     service.client.admit()
-    logger.info("%s", what_is_served(service))
-    if is_alone:
-        logger.info("ready in %.1f s: %s%s", trio.current_time() - began, service.model_name, hint(service, url))
+    start.startup.finish()
+    if not identity.has_peers:
+        start.screen.ready(start.startup, served(service.settings, service.model_name, url, what_is_served(service)))
+    elif identity.client == FIRST_CLIENT:
+        logger.info("serving %s", what_is_served(service))
 
 
 def what_is_served(service: Service) -> str:
@@ -289,37 +298,31 @@ def what_is_served(service: Service) -> str:
     engines = service.settings.num_engines
     by = f" by {engines} engines, each" if engines > 1 else ""
     return (
-        f"serving {service.directory} on {facts.device} in {facts.dtype}{by}: a context of "
+        f"{service.directory} on {facts.device} in {facts.dtype}{by}: a context of "
         f"{facts.max_model_len} tokens, {facts.weights_bytes / 2**20:.0f} MiB of weights, a KV cache of {tokens} "
         f"tokens ({facts.kv_cache_bytes / 2**20:.0f} MiB)"
     )
 
 
-def hint(service: Service, url: str | None) -> str:
-    """How to call it, for copying into a shell: a short answer, which comes soon also from a slow machine."""
-    if url is None:
-        return ""
-    key = " -H 'Authorization: Bearer KEY'" if service.settings.api_key else ""
-    header = "-H 'Content-Type: application/json'"
-    if service.services.template is None:
-        path, ask = "completions", '"prompt": "The sky is"'
-    else:
-        path, ask = "chat/completions", '"messages": [{"role": "user", "content": "What is the capital of France?"}]'
-    body = f'{{"model": "{service.model_name}", {ask}, "max_tokens": 32, "temperature": 0}}'
-    base, where = (f"--unix-socket {url[5:]} http://localhost", url) if url.startswith("unix:") else (url, f"{url}/v1")
-    return f" at {where} — try: curl {base}/v1/{path}{key} {header} -d '{body}'"
-
-
 async def stop_on_signal(
-    signals: AsyncIterator[int], service: Service, sends: BoundedSends, stop: trio.Event, report: ServiceReport
+    signals: AsyncIterator[int],
+    service: Service,
+    sends: BoundedSends,
+    stop: trio.Event,
+    report: ServiceReport,
+    screen: StartScreen,
 ) -> None:
     """The first SIGTERM or SIGINT drains: no new requests, running ones finish until the deadline. A second one ends
     those at once, with an error frame for whoever reads it."""
     await anext(signals)
+    screen.stopping()
     num_live = service.services.background.num_live
     those = f", among them those of {num_live} responses in the background" if num_live else ""
     num_requests, seconds = service.client.num_requests, drain_limit(service)
-    logger.info("draining: %s requests may finish within %.0f s%s", num_requests, seconds, those)
+    if service.client.admitted.is_set():
+        logger.info("draining: %s requests may finish within %.0f s%s", num_requests, seconds, those)
+    else:
+        logger.info("stopping, before it was ready")
     service.client.drain("the server is shutting down")
     service.services.background.drain("the server is shutting down")
     report.stopping(drain_limit(service))

@@ -15,8 +15,8 @@ from gpu.draft_spec import draft_spec
 from gpu.groups.groups import Groups
 from gpu.kv_pool import KvPoolSize, free_bytes
 from gpu.load_model import load_model, pick_device
+from gpu.load_report import Report, part_of
 from gpu.model import Model
-from gpu.runner import Report
 from gpu.shared_weights import WeightsOffer
 from protocol.errors import CheckpointError, StartError
 from protocol.spec import DraftModelSpec, EngineSpec
@@ -45,13 +45,13 @@ def load_models(
     if draft_blocks is not None:
         beside = msgspec.structs.replace(beside, num_gpu_blocks_override=draft_blocks)
     try:
-        draft, draft_size = load_model(beside, lambda done: report(done / 2), offer)
+        draft, draft_size = load_model(beside, part_of(report, lambda done: done / 2), offer)
     except (CheckpointError, StartError) as error:
         raise type(error)(f"the draft model {Path(spec.speculative.checkpoint).name}: {error.message}") from error
     kv_bytes = spec.kv_cache_memory_bytes
     left = None if kv_bytes is None else kv_bytes - draft_size.num_bytes
     rest = msgspec.structs.replace(spec, kv_cache_memory_bytes=left)
-    model, size = load_model(rest, lambda done: report((1 + done) / 2), offer, groups)
+    model, size = load_model(rest, part_of(report, lambda done: (1 + done) / 2), offer, groups)
     num_drafts = spec.speculative.num_speculative_tokens
     return model, size, DraftModel(draft, draft_size, num_drafts, model.vocab_size, size.max_model_len)
 

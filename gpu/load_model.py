@@ -24,6 +24,7 @@ from gpu.kernels.library import KernelLibrary, open_library
 from gpu.kv_dtype import kv_dtype
 from gpu.kv_pool import KvPool, KvPoolSize, free_bytes, kv_pool_size
 from gpu.linear_change import check_quantization, linear_change
+from gpu.load_report import Report, enter
 from gpu.model import Model
 from gpu.models.decoder import Decoder
 from gpu.models.native_decoder import Precision
@@ -31,7 +32,6 @@ from gpu.models.transformers_checkpoint import load_transformers
 from gpu.models.transformers_model import TransformersModel
 from gpu.native_model import KV_DTYPE, NativeModel
 from gpu.native_plan import NativePlan, why_not
-from gpu.runner import Report
 from gpu.shard import Shard
 from gpu.shared_loader import shared_loader
 from gpu.shared_weights import WeightsOffer
@@ -40,6 +40,7 @@ from gpu.torch_model import TorchModel
 from gpu.weight_files import GGUF_INDEX
 from gpu.weights import WeightLoader, WeightSource, open_weights
 from protocol.errors import CheckpointError, StartError, UnknownVariantError
+from protocol.phases import ALLOCATE, COMPILE, LAY_OUT, LOAD, WAIT, WARM_UP
 from protocol.spec import EngineSpec, SharedWeights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -67,6 +68,7 @@ def load_model(
     try:
         config = ModelConfig.read(Path(spec.checkpoint)).for_length(spec.max_model_len)
     except UnknownVariantError as error:
+        enter(report, LOAD)
         return _with_transformers(spec, error, device)
     shard = Shard.of(config, groups)
     source = open_weights(Path(spec.checkpoint))
@@ -82,15 +84,19 @@ def load_model(
     ranks = spec.parallel.world
     loader: WeightLoader | None = None
     if offer is not None and device.type == "cpu":
+        enter(report, WAIT)
         loader = shared_loader(offer.wait(spec.checkpoint), source, dtype, report, ranks)
     loader = loader or WeightLoader(source, dtype, device, report, ranks)
+    enter(report, LOAD)
     decoder = Decoder.load(config, loader, change, groups)
+    enter(report, ALLOCATE)
     weights_bytes = loader.num_bytes - (0 if change is None else change.saved_bytes)
     kept_in = kv_dtype(spec.kv_cache_dtype, dtype)
     size = agreed_pool_size(spec, shard.held, kept_in, device, groups.control)
     if device.type == "cuda":
         from gpu.cuda_model import cuda_model, cuda_parts  # imports what a CPU does not need
 
+        enter(report, WARM_UP)
         model = cuda_model(spec, config, decoder, size, weights_bytes, cuda_parts(), shard)
     else:
         loras = TorchLoras(decoder, config, shard) if spec.max_loras else None
@@ -162,7 +168,9 @@ def _native(
 ) -> tuple[NativeModel, KvPoolSize] | None:
     """torch, which then only samples, is left with one thread."""
     if offer is not None and not _is_built(spec):
+        enter(report, WAIT)
         offer.wait(spec.checkpoint)  # for the library: two compilers at once would take twice as long
+    enter(report, COMPILE)
     choice = choose_native(spec, config, source)
     if choice is None:
         return None
@@ -171,13 +179,18 @@ def _native(
             f"--kv-cache-dtype {spec.kv_cache_dtype} is not for the CPU kernels, whose cache is float16; "
             "--dtype float32 computes with torch, which has it"
         )
+    enter(report, LOAD)
     plan, library, path = choice.plan, choice.library, choice.path
     laid_out = None if path is None else map_laid_out(path, plan.stacks, library.lanes)
     if laid_out is None and offer is not None:
+        enter(report, WAIT)
         laid_out = _map_shared(offer.wait(spec.checkpoint), choice, source)
     if laid_out is None:
+        enter(report, LAY_OUT)
         laid_out = open_laid_out(path, plan.stacks, source, library.lanes)
+    enter(report, LOAD)
     weights = plan.weights(laid_out, WeightLoader(source, torch.float32, torch.device("cpu"), report))
+    enter(report, ALLOCATE)
     size = kv_pool_size(spec, config, KV_DTYPE, *free_bytes(torch.device("cpu"), spec.num_engines))
     pool = KvPool(size, config, KV_DTYPE, torch.device("cpu"))
     threads = compute_threads(spec.threads, spec.num_engines)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
+from gpu.load_report import Report, enter
 from gpu.lora_checkpoint import AdapterWeights
 from gpu.shared_weights import WeightsOffer
 from gpu.started_step import StartedStep
 from protocol.kv import KvWindow
 from protocol.lora import LoraId, LoraRequest
 from protocol.operations import ProfileState, SleepTag
+from protocol.phases import IMPORT
 from protocol.spec import EngineFacts, EngineSpec
 from protocol.step import StepPlan, StepResult
-
-Report = Callable[[float], None]
-"""Called from the loading thread with the part of the weights that is loaded, 0 to 1."""
 
 
 class Runner(Protocol):
@@ -87,6 +86,7 @@ def open_runner(spec: EngineSpec, report: Report, offer: WeightsOffer | None = N
         from gpu.fake_runner import FakeRunner
 
         return FakeRunner(spec)
+    enter(report, IMPORT)
     from gpu.torch_runner import TorchRunner
 
     return TorchRunner.load(spec, report, offer)

@@ -18,6 +18,7 @@ from gpu.kv_layout import kv_layout
 from gpu.lacking_memory import lacking
 from gpu.last_tokens import LastTokens
 from gpu.load_draft_model import load_models
+from gpu.load_report import Report
 from gpu.lora_checkpoint import AdapterWeights, read_adapter
 from gpu.model import Model
 from gpu.moved_weights import MovedWeights
@@ -26,7 +27,6 @@ from gpu.profiler import Profiler
 from gpu.prompt_logprobs import prompt_logprobs
 from gpu.ranks.lead import Lead, Load, open_lead
 from gpu.resident_loras import ResidentLoras
-from gpu.runner import Report
 from gpu.sampled_step import SampledStep
 from gpu.sampler import Sampler
 from gpu.sequence_slot import SequenceSlot

@@ -15,9 +15,10 @@ from gpu.draft_spec import draft_spec
 from gpu.kernels.build import find_library
 from gpu.kernels.laid_out_file import files_digest, laid_out_directory, laid_out_path, read_index
 from gpu.kernels.library import KernelLibrary
-from gpu.runner import Report
+from gpu.load_report import Report, enter, part_of
 from gpu.weight_files import weight_files
 from protocol.errors import CheckpointError
+from protocol.phases import IMPORT
 from protocol.spec import EngineSpec, SharedWeights, WeightsFacts
 from protocol.tensors import FileTensor
 
@@ -51,9 +52,10 @@ class WeightsHost:
         return WeightsFacts(shares)
 
     def _part_of(self, report: Report, done: int) -> Report:
-        return lambda part: report((done + part) / len(self._specs))
+        return part_of(report, lambda part: (done + part) / len(self._specs))
 
     def _make(self, spec: EngineSpec, report: Report) -> SharedWeights | None:
+        enter(report, IMPORT)
         from gpu.weights_sharing import share_checkpoint  # imports torch
 
         try:

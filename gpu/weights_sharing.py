@@ -16,13 +16,14 @@ from gpu.config import ModelConfig
 from gpu.kernels.laid_out import make_laid_out, write_laid_out
 from gpu.kernels.laid_out_file import files_digest
 from gpu.load_model import INT8, NativeChoice, choose_native, pick_device, pick_dtype
+from gpu.load_report import Report, enter
 from gpu.memory_file import MemoryFile
 from gpu.models.decoder import Decoder
-from gpu.runner import Report
 from gpu.shared_loader import SharingLoader, table_key
 from gpu.tensor_ipc import TensorIpcSender
 from gpu.weights import WeightSource, open_weights
 from protocol.errors import UnknownVariantError
+from protocol.phases import COMPILE, LAY_OUT, LOAD
 from protocol.spec import EngineSpec, SharedWeights
 from protocol.tensors import FileTensor
 
@@ -45,12 +46,15 @@ def share_checkpoint(spec: EngineSpec, report: Report, kept: ExitStack) -> Share
         return None
     source = open_weights(Path(spec.checkpoint))
     if spec.dtype in ("auto", INT8):
+        enter(report, COMPILE)
         if (choice := choose_native(spec, config, source)) is not None:
+            enter(report, LAY_OUT)
             return _share_laid_out(spec, choice, source, report, kept)
         if spec.dtype == INT8:
             return None
     if spec.batch_invariant:
         return None  # the engine says why that is not to be had
+    enter(report, LOAD)
     return _share_tensors(spec, config, source, report, kept)
 
 

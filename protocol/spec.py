@@ -312,7 +312,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     phase_age: float
     """Seconds since the phase began."""
     progress: float = 0.0
-    """Of the load phase, 0 to 1."""
+    """Of the phase, 0 to 1; 0 where it is not known."""
 
 
 class Fault(msgspec.Struct, frozen=True, tag="fault"):

@@ -25,6 +25,7 @@ from actors.engine.scheduler_config import SchedulerConfig
 from actors.engine.sequence import Constraint
 from actors.engine.stepper import Stepper, open_stepper
 from actors.engine.weights_offer import open_offer
+from gpu.load_report import LoadReport
 from gpu.runner import open_runner
 from protocol.codec import ENGINE_INPUT, ENGINE_OUTPUT, KV_INPUT, KV_OUTPUT
 from protocol.errors import TrillmError
@@ -39,7 +40,8 @@ from protocol.messages import (
     UtilityRequest,
 )
 from protocol.operations import UtilityResult
-from protocol.spec import EngineFacts, EngineSpec
+from protocol.phases import IMPORT, LOAD
+from protocol.spec import EngineFacts, EngineSpec, LoadFormat
 from protocol.step import StepPlan
 
 LOADED_BYTES = 64 * 2**20
@@ -308,14 +310,14 @@ def make_engine(
 async def run_engine_process(spec: EngineSpec, control: Control) -> None:
     """The engine as a process: load, bind, say Ready, serve until cancelled."""
     pulse = control.pulse
-    pulse.enter("load")
+    pulse.enter(LOAD if spec.load_format is LoadFormat.DUMMY else IMPORT)
 
     def report(progress: float) -> None:
         pulse.progress = progress
 
     async with (
         open_offer(spec, control) as offer,
-        open_stepper(partial(open_runner, spec, offer=offer), report) as stepper,
+        open_stepper(partial(open_runner, spec, offer=offer), LoadReport(report, pulse.enter)) as stepper,
     ):
         with open_links(spec.curve) as links:
             inbox = links.pull(spec.requests_address, ENGINE_INPUT)

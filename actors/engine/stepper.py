@@ -17,7 +17,8 @@ import attrs
 import outcome
 import trio
 
-from gpu.runner import Report, Runner
+from gpu.load_report import Report
+from gpu.runner import Runner
 from gpu.started_step import StartedStep
 from protocol.spec import EngineFacts
 from protocol.step import StepPlan, StepResult

@@ -6,21 +6,22 @@ heartbeat that tells of that thread, and what the weights actor offers.
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
 import trio
 
 from actors.child import Control, Pulse
 from actors.engine.weights_offer import open_offer
+from gpu.load_report import LoadReport
 from gpu.shared_weights import WeightsOffer
+from protocol.phases import IMPORT
 from protocol.spec import LoadFormat, RankFacts, RankSpec
 
 
 async def run_rank_process(spec: RankSpec, control: Control) -> None:
     """Follow until cancelled; the thread is left behind then, and ends with the process. Raises RankLostError when
     another rank is gone, and what breaks this one."""
-    control.pulse = pulse = Pulse(time.monotonic)
+    pulse = control.pulse
     if spec.engine.load_format is LoadFormat.DUMMY:  # as its engine, which computes nothing either
         pulse.enter("idle")
         await control.ready(RankFacts())
@@ -41,9 +42,10 @@ async def run_rank_process(spec: RankSpec, control: Control) -> None:
 
 def _follow(spec: RankSpec, pulse: Pulse, loaded: partial[None], offer: WeightsOffer | None) -> None:
     """The thread's main."""
+    pulse.enter(IMPORT)
     from gpu.ranks.follower import follow  # imports torch
 
     def report(progress: float) -> None:
         pulse.progress = progress
 
-    follow(spec.engine, spec.rank, report, loaded, offer, pulse)
+    follow(spec.engine, spec.rank, LoadReport(report, pulse.enter), loaded, offer, pulse)

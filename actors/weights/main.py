@@ -9,6 +9,7 @@ from __future__ import annotations
 import trio
 
 from actors.child import Control
+from gpu.load_report import LoadReport
 from gpu.weights_host import WeightsHost
 from protocol.spec import WeightsSpec
 
@@ -22,7 +23,7 @@ async def run_weights_process(spec: WeightsSpec, control: Control) -> None:
         pulse.progress = progress
 
     with WeightsHost(spec.engine) as host:
-        facts = await trio.to_thread.run_sync(host.share, report, abandon_on_cancel=True)
+        facts = await trio.to_thread.run_sync(host.share, LoadReport(report, pulse.enter), abandon_on_cancel=True)
         pulse.enter("idle")
         await control.ready(facts)
         await trio.sleep_forever()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +14,14 @@ import trio
 from cyclopts import Parameter
 
 from app.commands.ending import status_of
-from app.commands.fetch import fetch
+from app.commands.fetch import fetch, shown_already
 from app.commands.sources import warn_of_unknown_variables
 from app.hosts import Torchrun
-from app.logs import set_up_logging
+from app.logs import is_drawable, set_up_logging
+from app.progress import Report
 from app.settings import SERVER, Settings
+from app.start_screen import Start
+from app.startup import Startup
 from protocol.errors import BadRequestError
 
 CONFIG = Parameter(group=SERVER, show_default=False)
@@ -61,4 +67,23 @@ def serve(
     from app.notify import take_variables
 
     manager = take_variables(os.environ)
-    return status_of(lambda: trio.run(serve_forever, chosen, fetch(model, chosen), manager))
+
+    def run() -> int:
+        with open_start(chosen) as (start, shown):
+            checkpoint = fetch(model, chosen, start.startup, shown)
+            return trio.run(serve_forever, chosen, checkpoint, manager, start)
+
+    return status_of(run)
+
+
+@contextmanager
+def open_start(settings: Settings) -> Iterator[tuple[Start, Report | None]]:
+    """Who tells of the start, and shows what is fetched if that is not as everywhere."""
+    startup = Startup()
+    if settings.log_format == "json" or settings.node_rank > 0 or not is_drawable(sys.stderr, os.environ):
+        yield Start(startup), None
+        return
+    from app.live_screen import open_live_screen
+
+    with open_live_screen(startup) as screen:
+        yield Start(startup, screen), shown_already

@@ -17,6 +17,7 @@ from gpu.host_memory import give_back_freed_memory
 from gpu.kv_frames import KvFrames
 from gpu.lacking_memory import lacking
 from gpu.load_model import load_model
+from gpu.load_report import Report
 from gpu.lora_checkpoint import AdapterWeights, LowRank
 from gpu.ranks.attaching import attach_together
 from gpu.ranks.command_group import CommandGroup
@@ -36,7 +37,6 @@ from gpu.ranks.commands import (
 from gpu.ranks.joining import join_ranks
 from gpu.ranks.loading import load_together
 from gpu.ranks.rank_model import RankModel
-from gpu.runner import Report
 from gpu.shared_weights import WeightsOffer
 from gpu.torch_model import TorchModel
 from protocol.errors import CheckpointError, StartError

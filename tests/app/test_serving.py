@@ -19,6 +19,7 @@ from app.launch import engine_client
 from app.notify import ServiceReport, open_notifier
 from app.serving import Service, announce
 from app.settings import Settings
+from app.start_screen import Start
 from protocol.errors import UnavailableError
 from protocol.messages import UtilityReply
 from tests.app.test_adapters_in_engines import a_prompt
@@ -58,7 +59,7 @@ async def starting(checkpoint: Path, *modules: str) -> AsyncIterator[tuple[Servi
     async with open_memory_house(checkpoint, max_loras=4) as house, trio.open_nursery() as nursery:
         replies = HeldReplies(house)
         nursery.start_soon(client.run, house)
-        nursery.start_soon(announce, service, None, trio.current_time())
+        nursery.start_soon(announce, service, None, Start())
         await client.attached_once.wait()
         await wait_all_tasks_blocked()
         yield service, replies

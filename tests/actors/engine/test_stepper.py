@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from actors.engine.stepper import open_stepper
-from gpu.runner import Report, Runner
+from gpu.load_report import Report
+from gpu.runner import Runner
 from gpu.started_step import FinishedStep, StartedStep
 from protocol.errors import CheckpointError
 from protocol.operations import ProfileState, SleepTag
