@@ -60,9 +60,8 @@ export function restartsOf(actor) {
 export class Happenings {
   /** @type {any} */
   #before = null;
-  /** When each actor that is down went down, and how many requests had gone on by then.
-   * @type {Map<string, {at: number, replayed: number}>} */
-  #down = new Map();
+  /** Names of actors that are down. @type {Set<string>} */
+  #down = new Set();
   /** @type {Map<string, number>} */
   #restartedAt = new Map();
 
@@ -80,15 +79,15 @@ export class Happenings {
       this.#down.clear();
       return [{ level: "warn", text: "the server was started again" }];
     }
-    const events = house.actors.flatMap((actor) => this.#ofActor(before, house, actor));
-    return [...events, ...ofServer(before, house)];
+    const events = house.actors.flatMap((actor) => this.#ofActor(before, actor, house.now));
+    return [...withThoseThatWentOn(events, house.requests.replayed - before.requests.replayed), ...ofServer(before, house)];
   }
 
   /** @param {any} house */
   #already(house) {
     const died = house.actors.filter((actor) => actor.deaths > 0);
     for (const actor of house.actors) {
-      if (!actor.ready && actor.kind !== "standby") this.#down.set(actor.name, { at: house.now, replayed: house.requests.replayed });
+      if (!actor.ready && actor.kind !== "standby") this.#down.add(actor.name);
     }
     return died.map((actor) => ({
       level: "off",
@@ -96,25 +95,21 @@ export class Happenings {
     }));
   }
 
-  /** @param {any} before @param {any} house @param {any} actor */
-  #ofActor(before, house, actor) {
+  /** @param {any} before @param {any} actor @param {number} now */
+  #ofActor(before, actor, now) {
     const past = before.actors.find((one) => one.name === actor.name);
     if (!past || actor.kind === "standby") return []; // a standby is used up by each restart
     const events = [];
     const isGone = actor.deaths > past.deaths || actor.restarts > past.restarts || (past.pid !== null && actor.pid === null);
     if (isGone && !(this.#down.has(actor.name) && actor.deaths === past.deaths)) {
       events.push({ level: "bad", text: `${actor.name} ended${because(actor)}` });
-      this.#down.set(actor.name, { at: past.ready ? house.now : before.now, replayed: before.requests.replayed });
+      this.#down.add(actor.name);
     }
-    const down = this.#down.get(actor.name);
-    if (down && actor.ready) {
+    if (this.#down.has(actor.name) && actor.ready) {
       this.#down.delete(actor.name);
-      if (actor.restarts > 0 || past.last_end !== null) {
-        this.#restartedAt.set(actor.name, house.now);
-        events.push({ level: "ok", text: `${actor.name} is ready again${wentOn(actor, house.requests.replayed - down.replayed)}` });
-      } else {
-        events.push({ level: "ok", text: `${actor.name} is ready` });
-      }
+      const isAgain = actor.restarts > 0 || past.last_end !== null;
+      if (isAgain) this.#restartedAt.set(actor.name, now);
+      events.push({ level: "ok", text: `${actor.name} is ready${isAgain ? " again" : ""}` });
     }
     return events;
   }
@@ -123,8 +118,15 @@ export class Happenings {
 /** @param {any} actor */
 const because = (actor) => (actor.last_end ? `: ${actor.last_end}` : "");
 
-/** @param {any} actor @param {number} number */
-const wentOn = (actor, number) => (actor.kind === "engine" && number > 0 ? `; ${counted(number, "request")} went on where they were` : "");
+/** They may go on in another engine before the one that ended is back.
+ * @param {{level: string, text: string}[]} events @param {number} number */
+function withThoseThatWentOn(events, number) {
+  if (number <= 0) return events;
+  const wentOn = `${counted(number, "request")} went on`;
+  const last = events.at(-1);
+  if (last?.level !== "ok") return [...events, { level: "ok", text: wentOn }];
+  return [...events.slice(0, -1), { ...last, text: `${last.text}; ${wentOn}` }];
+}
 
 /** @param {any} before @param {any} house */
 function ofServer(before, house) {
