@@ -61,7 +61,7 @@ async def serve(spec: ApiSpec, house: ApiHouse, begin: Callable[[], Awaitable[No
 def load(serving: ApiServing, client: ActorEngineClient, peers: RemotePeers, startup: Startup) -> Service:
     """In a worker thread, so that heartbeats go on."""
     description = describe(serving.checkpoint.directory)
-    return load_service(serving.settings, serving.checkpoint, description, client, peers, startup)
+    return load_service(serving.settings, serving.checkpoint, description, client, peers, startup, serving.started_at)
 
 
 def inherited(listeners: list[int], config: ListeningConfig) -> Sockets:

@@ -5,6 +5,7 @@ them the API servers, and answers nothing itself. Used by app/launch.py.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator
 from typing import final
 
@@ -43,7 +44,7 @@ async def oversee(
     template = ApiTemplate(
         num_servers=settings.api_server_count,
         listeners=tuple(listener.fileno() for listener in listeners),
-        serving=written(ApiServing(settings, checkpoint, config.is_activated)),
+        serving=written(ApiServing(settings, checkpoint, config.is_activated, time.time())),
     )
     spec = attrs.evolve(settings.house(checkpoint.directory, checkpoint.draft), api=template)
     name = (settings.served_model_name or (checkpoint.name,))[0]

@@ -19,6 +19,8 @@ class ApiServing:
     checkpoint: Checkpoint
     is_activated: bool = False
     """As app.listening.ListeningConfig has it."""
+    started_at: float | None = None
+    """Unix time: when the main process began, whenever this server did."""
 
 
 def written(serving: ApiServing) -> bytes:

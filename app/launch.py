@@ -149,10 +149,11 @@ def load_service(
     client: ActorEngineClient,
     peers: Peers | None = None,
     startup: Startup | None = None,
+    started_at: float | None = None,
 ) -> Service:
     """In a worker thread, so that the actors are heard meanwhile. Raises CheckpointError."""
     from app.serving import Service
 
-    service = Service(settings, checkpoint, description, client, peers, startup)
+    service = Service(settings, checkpoint, description, client, peers, startup, started_at)
     gc.freeze()  # all this stays: the collector need not look at it again
     return service

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+import attrs
 import trio
 from hypercorn.config import Sockets
 from hypercorn.trio.run import worker_serve
@@ -79,10 +80,11 @@ class Service:
         client: ActorEngineClient,
         peers: Peers | None = None,
         startup: Startup | None = None,
+        started_at: float | None = None,
     ) -> None:
-        """`peers`: the other API servers, if there are any. `startup`: of this server. Reads the tokeniser, the
-        template and the adapters, which may take a second. Raises CheckpointError, and BadRequestError for an adapter
-        that is named as the model is."""
+        """`peers`: the other API servers, if there are any. `startup`: of this server. `started_at`: of the main
+        process, in Unix time, where that is another one. Reads the tokeniser, the template and the adapters, which may
+        take a second. Raises CheckpointError, and BadRequestError for an adapter that is named as the model is."""
         self.settings = settings
         self.directory = checkpoint.directory
         self.client = client
@@ -149,6 +151,8 @@ class Service:
             ),
             version=version("trillm"),
         )
+        if started_at is not None:
+            self.services = attrs.evolve(self.services, started_at=started_at)
         self._add_collectors(store)
         self.services.metrics.add(StartupCollector(startup or Startup(), self.model_name))
         self.app: QuartTrio = create_app(self.services)

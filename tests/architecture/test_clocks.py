@@ -9,7 +9,8 @@ import pytest
 from tests.architecture.test_imports import MODULES
 
 READS_THE_WALL_CLOCK = {
-    "app.services": "the `created` fields",
+    "app.services": "the `created` fields, and when the server started",
+    "app.api_servers": "when the server started",
     "app.responses.store": "how old stored responses are, over restarts",
     "app.template_environment": "strftime_now, which chat templates call",
     "actors.engine.operations": "the names of profiles",
