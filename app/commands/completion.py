@@ -10,6 +10,15 @@ from cyclopts import Parameter
 if TYPE_CHECKING:
     from cyclopts import App
 
+_ZSH_END = """
+if [[ $funcstack[1] == _trillm ]]; then
+  _trillm "$@"
+else
+  compdef _trillm trillm
+fi
+"""
+"""zsh loads the file as its function's body when that is first called; who sources it has it registered."""
+
 
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(show_default=False)], /) -> int:
     """Write a shell's completion of trillm's commands and flags.
@@ -32,5 +41,9 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(show_d
 
 
 def completion_script(app: App, shell: Literal["bash", "zsh", "fish"]) -> str:
-    """For `trillm` as a command of that name."""
-    return app.generate_completion(prog_name="trillm", shell=shell).rstrip("\n") + "\n"
+    """For `trillm` as a command of that name. Where bash has no word of ours it goes on with names of files: MODEL may
+    be one."""
+    script = app.generate_completion(prog_name="trillm", shell=shell).rstrip("\n") + "\n"
+    if shell == "zsh":
+        return script.replace("_cyclopts_trillm", "_trillm") + _ZSH_END
+    return script.replace("complete -F _trillm trillm\n", "complete -o bashdefault -o default -F _trillm trillm\n")
