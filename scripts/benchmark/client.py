@@ -19,6 +19,7 @@ import msgspec
 from scripts.benchmark.event_stream import Chunk, EventStream, UnexpectedAnswerError, read_chunk
 
 RECEIVE_BYTES = 65536
+CONNECT_SECONDS = 30.0
 
 
 @attrs.frozen
@@ -38,6 +39,8 @@ class Call:
     sent_at: float = 0.0
     events: list[tuple[float, bytes]] = attrs.field(factory=list)
     ended_at: float | None = None
+    failure: str = ""
+    """Why there is no whole answer; empty if there is one or still may be."""
 
     def request(self) -> bytes:
         body = msgspec.json.encode(
@@ -96,17 +99,30 @@ class Call:
 
 
 class Client:
-    """Starts calls and lets them run. What is still running when it is closed is cut off."""
+    """Starts calls and lets them run. What is still running when it is closed is cut off.
 
-    def __init__(self) -> None:
+    A call that goes wrong raises UnexpectedAnswerError, or with `bears_failures` ends with its `failure` told.
+    """
+
+    def __init__(self, *, bears_failures: bool = False) -> None:
+        self._bears_failures = bears_failures
         self._selector = selectors.DefaultSelector()
         self._running: dict[int, tuple[socket.socket, Call, EventStream]] = {}
 
     def start(self, call: Call) -> None:
-        connection = socket.create_connection((call.address.host, call.address.port), timeout=30)
+        try:
+            connection = socket.create_connection((call.address.host, call.address.port), timeout=CONNECT_SECONDS)
+        except OSError as error:
+            self._fail(call, f"no connection: {error}")
+            return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         call.sent_at = time.perf_counter()
-        connection.sendall(call.request())
+        try:
+            connection.sendall(call.request())
+        except OSError as error:
+            connection.close()
+            self._fail(call, f"the request was not taken: {error}")
+            return
         connection.setblocking(False)
         self._selector.register(connection, selectors.EVENT_READ, connection.fileno())
         self._running[connection.fileno()] = connection, call, EventStream()
@@ -127,9 +143,11 @@ class Client:
         return True
 
     def finish(self, seconds: float) -> None:
-        """Receive until every call has ended. Raises UnexpectedAnswerError after `seconds`."""
+        """Receive until every call has ended. What has not after `seconds` is cut off and has failed."""
         if not self.run(lambda: not self._running, seconds):
-            raise UnexpectedAnswerError(f"{self.num_running} calls did not end within {seconds:.0f} s")
+            for fileno, (_, call, _) in list(self._running.items()):
+                self._drop(fileno)
+                self._fail(call, f"no end of the answer within {seconds:.0f} s")
 
     def close(self) -> None:
         for fileno in list(self._running):
@@ -140,15 +158,25 @@ class Client:
         connection, call, stream = self._running[fileno]
         try:
             data = connection.recv(RECEIVE_BYTES)
+            now = time.perf_counter()
+            call.events += [(now, event) for event in stream.feed(data)]
         except BlockingIOError:
             return
-        now = time.perf_counter()
-        call.events += [(now, event) for event in stream.feed(data)]
+        except (OSError, UnexpectedAnswerError) as error:
+            self._drop(fileno)
+            self._fail(call, str(error))
+            return
         if stream.ended:
             call.ended_at = now
             self._drop(fileno)
         elif not data:
-            raise UnexpectedAnswerError(f"a stream broke off after {len(call.events)} events")
+            self._drop(fileno)
+            self._fail(call, f"the stream broke off after {len(call.events)} events")
+
+    def _fail(self, call: Call, failure: str) -> None:
+        call.failure = failure
+        if not self._bears_failures:
+            raise UnexpectedAnswerError(failure)
 
     def _drop(self, fileno: int) -> None:
         connection, _, _ = self._running.pop(fileno)

@@ -122,7 +122,7 @@ def await_ready(server: Server, process: subprocess.Popen[bytes], address: Addre
             if time.perf_counter() < deadline:
                 continue
         tail = log.read_text(errors="replace")[-2000:]
-        raise ServerFailedError(f"{server.name} did not get ready; the end of {log}:\n{tail}")
+        raise ServerFailedError(f"{server.name} did not get ready; the end of its log:\n{tail}")
 
 
 def is_ready(address: Address, path: str) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from scripts.benchmark.figure import Figure
 from scripts.benchmark.statistics import Spread
-from scripts.benchmark.workload import Figure
 
 
 def table(figures: Mapping[str, Figure], rounds: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
@@ -28,10 +28,8 @@ def spread_of(key: str, rounds: Sequence[Mapping[str, float]]) -> Spread | None:
 
 
 def ratio(figure: Figure, ours: Spread | None, theirs: Spread | None) -> str:
-    if ours is None or theirs is None or not ours.middle or not theirs.middle:
-        return "–"
-    times = ours.middle / theirs.middle if figure.more_is_better else theirs.middle / ours.middle
-    return f"{times:.2f}×"
+    times = None if ours is None or theirs is None else figure.times_better(ours.middle, theirs.middle)
+    return "–" if times is None else f"{times:.2f}×"
 
 
 def text_of(spread: Spread | None) -> str:

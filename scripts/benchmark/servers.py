@@ -10,10 +10,10 @@ from pathlib import Path
 
 from scripts.benchmark.processes import Server
 
-SLOTS = 40
-"""Requests that every server can run at once: the most streams measured, and prompts that arrive beside streams."""
 CONTEXT = 2048
 """Tokens of one request."""
+SLOT_TOKENS = 1024
+"""Room in llama.cpp's KV cache for each request that it can run at once."""
 
 
 def trillm(model: str | None, name: str, arguments: Sequence[str]) -> Server:
@@ -22,19 +22,19 @@ def trillm(model: str | None, name: str, arguments: Sequence[str]) -> Server:
     return Server("trillm", command, name, "/ready", {"TRILLM_LOG_LEVEL": "warning"})
 
 
-def llama_cpp(binary: Path, gguf: Path, name: str, arguments: Sequence[str]) -> Server:
+def llama_cpp(binary: Path, gguf: Path, name: str, slots: int, arguments: Sequence[str]) -> Server:
     """llama.cpp's own server. Its slots share one KV cache, large enough for all streams that are measured."""
     threads = str(len(os.sched_getaffinity(0)))
     command = [str(binary), "-m", str(gguf), "-t", threads, "-tb", threads, "--host", "127.0.0.1", "--port", "{port}"]
-    command += ["-np", str(SLOTS), "-c", str(SLOTS * 1024), "--kv-unified", "--no-webui", *arguments]
+    command += ["-np", str(slots), "-c", str(slots * SLOT_TOKENS), "--kv-unified", "--no-webui", *arguments]
     return Server("llama.cpp", command, name, "/health")
 
 
-def vllm(python: Path, directory: Path, arguments: Sequence[str]) -> Server:
+def vllm(python: Path, directory: Path, slots: int, arguments: Sequence[str]) -> Server:
     """vLLM on a CPU. By default it keeps one core for its API server, which costs it half of two."""
     command = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(directory), "--host", "127.0.0.1"]
     command += ["--port", "{port}", "--dtype", "float32", "--max-model-len", str(CONTEXT)]
-    command += ["--max-num-seqs", str(SLOTS), "--disable-uvicorn-access-log", *arguments]
+    command += ["--max-num-seqs", str(slots), "--disable-uvicorn-access-log", *arguments]
     cores = sorted(os.sched_getaffinity(0))
     environment = {
         "HF_HUB_OFFLINE": "1",

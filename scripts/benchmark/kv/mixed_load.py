@@ -16,10 +16,10 @@ import attrs
 from scripts.benchmark import servers
 from scripts.benchmark.client import Call, Client
 from scripts.benchmark.event_stream import UnexpectedAnswerError
+from scripts.benchmark.figure import Figure
 from scripts.benchmark.processes import RunningServer, Server, open_server
 from scripts.benchmark.prompts import Prompts
 from scripts.benchmark.statistics import percentile
-from scripts.benchmark.workload import Figure
 
 STREAM_PROMPT_TOKENS = 128
 STREAM_TOKENS = 4000
