@@ -23,6 +23,7 @@ from app.proxy.upstream import Upstream
 from app.proxy.upstream_client import Answer, Outgoing, UpstreamClient
 from app.proxy.upstream_error import UpstreamError
 from app.proxy.upstreams import Upstreams
+from app.tracing.request_trace import traced_phase
 
 logger = logging.getLogger("trillm.proxy")
 
@@ -74,7 +75,9 @@ class Forwarding:
         way: Way = "one_server"
         params: msgspec.Raw | None = None
         if handover.goes_by_two(self.prefill_min_bytes):
-            match await self._prefill(attrs.evolve(outgoing, body=handover.for_prefill()), passage):
+            with traced_phase("prefill"):
+                prefilled = await self._prefill(attrs.evolve(outgoing, body=handover.for_prefill()), passage)
+            match prefilled:
                 case Refusal() as refusal:
                     passage.way = "refused"
                     return refusal
@@ -87,7 +90,8 @@ class Forwarding:
         first = attrs.evolve(outgoing, body=handover.for_decode(params))
         # Who has broken off may have fetched the KV, which is given away only once.
         again = first if params is None else attrs.evolve(outgoing, body=handover.for_decode(None))
-        return await self._decode(first, again, stack, passage)
+        with traced_phase("begin_answer"):
+            return await self._decode(first, again, stack, passage)
 
     async def pass_on(self, outgoing: Outgoing, stack: AsyncExitStack, passage: Passage) -> Answer | Refusal:
         """Any other request, to a decode server. Raises as `answer`; it is sent twice only if no server can have begun

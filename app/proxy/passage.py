@@ -9,9 +9,11 @@ from typing import cast
 from attrs import define
 from quart import Request
 
-from app.access_log import access_of
+from app.access_log import Access, access_of
 from app.proxy.address import UpstreamAddress
 from app.proxy.counts import ProxyCounts, Way
+from app.tracing.attributes import concluded
+from app.tracing.request_trace import Outcome, RequestTrace
 
 
 @define(eq=False)
@@ -35,6 +37,13 @@ class Passage:
         """Nothing more comes to light."""
         if self.way is not None:
             counts.went(self.way)
+
+
+def passed(trace: RequestTrace, access: Access, ended: float) -> Outcome:
+    """For its span, when it is over."""
+    passage = cast("Passage", access.work)
+    told = {"prefill": passage.prefill, "decode": passage.decode, "way": passage.way}
+    return concluded({f"trillm.proxy.{name}": str(one) for name, one in told.items() if one is not None}, access, ended)
 
 
 def passage_of(request: Request) -> Passage:

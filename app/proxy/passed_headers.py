@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.request_label import HEADER
+from app.tracing.trace_context import TraceContext
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -18,6 +19,7 @@ OF_ONE_CONNECTION = frozenset(
 NOT_UP = OF_ONE_CONNECTION | {b"host", b"content-length", b"expect", b"accept-encoding", b"origin", b"cookie", LABEL}
 """An origin was judged here, and compressed answers could not be looked into."""
 NOT_DOWN = OF_ONE_CONNECTION | {b"date", b"server", b"alt-svc", b"set-cookie", LABEL}
+TRACE_HEADERS = (b"traceparent", b"tracestate")
 KEYS = frozenset((b"authorization", b"x-api-key"))
 
 
@@ -29,6 +31,13 @@ def passed_up(sent: Iterable[tuple[bytes, bytes]], label: str, key: str | None) 
     passed = [(name, value) for name, value in headers if name not in dropped and not name.startswith(b":")]
     passed += [(LABEL, label.encode()), (b"accept-encoding", b"identity")]
     return [*passed, (b"authorization", f"Bearer {key}".encode())] if key is not None else passed
+
+
+def with_trace(headers: Headers, trace: TraceContext) -> Headers:
+    """What a server does for us belongs to our span, which may belong to the client's."""
+    others = [(name, value) for name, value in headers if name not in TRACE_HEADERS]
+    state = [(b"tracestate", trace.state.encode())] if trace.state else []
+    return [*others, (b"traceparent", trace.traceparent.encode()), *state]
 
 
 def passed_down(answered: Iterable[tuple[bytes, bytes]]) -> Headers:

@@ -15,8 +15,9 @@ from app.proxy.forwarding import Forwarding
 from app.proxy.handover import CHAT, COMPLETIONS, FIELDS, Handover
 from app.proxy.passage import passage_of
 from app.proxy.passed_body import passed_response
-from app.proxy.passed_headers import passed_up
+from app.proxy.passed_headers import passed_up, with_trace
 from app.proxy.upstream_client import Outgoing
+from app.tracing.request_trace import current_trace
 from protocol.errors import NotFoundError
 
 PATH = re.compile(r"(/[A-Za-z0-9_~:@!$&'()*+,;=-][A-Za-z0-9._~:@!$&'()*+,;=-]*)+")
@@ -37,6 +38,8 @@ def proxy_routes(forwarding: Forwarding, limits: Limits, drain: Drain, upstream_
     def outgoing(body: bytes) -> Outgoing:
         query = request.query_string.decode("latin-1")
         headers = passed_up(request.scope["headers"], access_of(request).label, upstream_key)
+        if (trace := current_trace.get()) is not None:
+            headers = with_trace(headers, trace.context)
         return Outgoing(request.method, f"{request.path}?{query}" if query else request.path, headers, body)
 
     @routes.post(COMPLETIONS)

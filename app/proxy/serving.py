@@ -6,6 +6,7 @@ import logging
 import signal
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import trio
@@ -20,6 +21,7 @@ from app.proxy.counts import ProxyCounts
 from app.proxy.factory import create_proxy_app, make_forwarding
 from app.proxy.settings import ProxySettings
 from app.proxy.upstream_client import UpstreamClient
+from app.tracing.start import open_tracing
 from protocol.errors import StartError
 
 logger = logging.getLogger("trillm")
@@ -32,6 +34,7 @@ async def serve_proxy(settings: ProxySettings, manager: Mapping[str, str]) -> in
     """Until a signal; the exit status. `manager`: what the service manager said (app/notify.py), of which sockets count
     here. Raises StartError for an address that is taken and files that cannot be read."""
     config = hypercorn_config(settings)
+    tracing = open_tracing(settings.otlp_traces_endpoint, version("trillm"), service="trillm-proxy")
     certificates = trusted(settings.upstream_ca_certs)
     draining, ending, stop = Drain(), Drain(), trio.Event()
     sends, counts = BoundedSends(settings.send_timeout), ProxyCounts()
@@ -45,7 +48,9 @@ async def serve_proxy(settings: ProxySettings, manager: Mapping[str, str]) -> in
             trio.open_nursery() as around,
         ):
             forwarding = make_forwarding(settings, client, counts)
-            app = create_proxy_app(settings, forwarding, draining)
+            app = create_proxy_app(settings, forwarding, draining, tracing)
+            if tracing is not None:
+                around.start_soon(tracing.run)
 
             async def stop_on_signal() -> None:
                 await anext(signals)

@@ -13,6 +13,7 @@ from app.listed_variable import whole, words
 from app.listening_settings import check_listening_settings
 from app.logs import LogFormat
 from app.proxy.address import UpstreamAddress, read_address
+from app.tracing.endpoint import traces_url
 from protocol.errors import BadRequestError
 
 BEHIND = Group("Servers behind it", sort_key=1)
@@ -20,6 +21,7 @@ FRONT = Group("Where it listens", sort_key=2)
 
 URLS = Parameter(group=BEHIND, consume_multiple=True, env_var_split=words, negative=())
 KEYS = Parameter(group=FRONT, env_var="VLLM_API_KEY", env_var_split=whole, negative=())
+TRACES = Parameter(group=FRONT, env_var="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 MAX_SERVERS = 256
 """Of each kind."""
 
@@ -77,12 +79,17 @@ class ProxySettings:
     log_format: Annotated[LogFormat, Parameter(group=FRONT)] = "auto"
     """"text" has date and time, "json" is one object a line. "auto" is text; short and coloured on a terminal, and with
     journald's priorities in place of times where that listens."""
+    otlp_traces_endpoint: Annotated[str | None, TRACES] = None
+    """Collector of OpenTelemetry traces, as http://localhost:4318/v1/traces: each request becomes a span, of which
+    those of the servers behind are part. More is said by OTEL_* variables. Needs `scripts/install otel`."""
     disable_access_log: Annotated[bool, Parameter(group=FRONT, negative=())] = False
     """No line in the log for each request when it is over."""
 
     def __attrs_post_init__(self) -> None:
         check_listening_settings(self)
         self.prefill_addresses, self.decode_addresses  # noqa: B018  raise for what cannot be read
+        if self.otlp_traces_endpoint:
+            traces_url(self.otlp_traces_endpoint)
         key = self.upstream_api_key
         if key is not None and not (key.isascii() and key.isprintable() and key.strip()):  # it goes into a header
             raise BadRequestError("--upstream-api-key must have characters, of ASCII only, and be one line")

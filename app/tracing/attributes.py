@@ -6,6 +6,7 @@ OpenTelemetry's semantic conventions for generative AI have by now where they di
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 
 from app.access_log import CLIENT_LEFT, Access
@@ -36,12 +37,7 @@ def first_attributes(method: str, path: str) -> dict[str, AttributeValue]:
 
 def outcome_of(trace: RequestTrace, access: Access, ended: float) -> Outcome:
     """When the request is over. A client's mistake is no error of this span, as HTTP's conventions have it."""
-    status = access.status or CLIENT_LEFT
     attributes: dict[str, AttributeValue] = {
-        "http.route": access.handler,
-        "http.response.status_code": status,
-        "trillm.request.label": access.label,
-        "trillm.end": access.end,
         "gen_ai.usage.prompt_tokens": access.num_prompt_tokens,
         "gen_ai.usage.completion_tokens": access.num_tokens,
         "gen_ai.usage.input_tokens": access.num_prompt_tokens,
@@ -65,12 +61,25 @@ def outcome_of(trace: RequestTrace, access: Access, ended: float) -> Outcome:
         attributes["gen_ai.usage.cache_read.input_tokens"] = sum(each.num_cached_tokens for each in firsts)
     if trace.num_untold:
         attributes["trillm.num_sequences_untold"] = trace.num_untold
+    return concluded(attributes, access, ended)
+
+
+def concluded(attributes: Mapping[str, AttributeValue], access: Access, ended: float) -> Outcome:
+    """With what is true of any request over HTTP."""
+    status = access.status or CLIENT_LEFT
+    told: dict[str, AttributeValue] = {
+        "http.route": access.handler,
+        "http.response.status_code": status,
+        "trillm.request.label": access.label,
+        "trillm.end": access.end,
+        **attributes,
+    }
     failure = access.failure
     if failure is None and status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         failure = str(status)
     if failure is not None or status >= HTTPStatus.BAD_REQUEST:
-        attributes["error.type"] = failure or str(status)
-    return Outcome(ended, attributes, failure)
+        told["error.type"] = failure or str(status)
+    return Outcome(ended, told, failure)
 
 
 def asked_for(params: SamplingParams, num_choices: int) -> dict[str, AttributeValue]:

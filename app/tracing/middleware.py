@@ -12,19 +12,20 @@ from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallabl
 
 from app.access_log import access_in
 from app.auth import routed_path
-from app.tracing.attributes import OPERATIONS, first_attributes
+from app.tracing.attributes import OPERATIONS, first_attributes, outcome_of
 from app.tracing.start import Tracing
 from app.tracing.trace_context import read_trace_context
-from app.tracing.worked_for import worked_for
+from app.tracing.worked_for import Conclude, worked_for
 
 
 @final
 class TracingMiddleware:
     """Around the routes."""
 
-    def __init__(self, app: ASGIFramework, tracing: Tracing) -> None:
+    def __init__(self, app: ASGIFramework, tracing: Tracing, conclude: Conclude = outcome_of) -> None:
         self._app = app
         self._tracing = tracing
+        self._conclude = conclude
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         if scope["type"] != "http":
@@ -38,5 +39,5 @@ class TracingMiddleware:
         trace = self._tracing.source.begin(caller, first_attributes(scope["method"], path))
         access = access_in(scope)
         access.trace_id = trace.trace_id
-        with worked_for(trace, access):
+        with worked_for(trace, access, self._conclude):
             await self._app(scope, receive, send)

@@ -40,7 +40,7 @@ from app.tracing.trace_context import TraceContext
 REQUEST_SPAN = "llm_request"
 """vLLM's name for it."""
 MAX_TOOL_NAME = 128
-_SERVICE = "trillm"
+_LIBRARY = "trillm"
 _ERRNO = re.compile(r"\[Errno -?\d+\] ([^'\")]+)")
 _HTTP_ERROR = re.compile(r"code: (\d+), reason: (.+)")
 _GIVEN_UP = "due to timeout, max retries or shutdown"
@@ -110,12 +110,13 @@ def open_export(url: str, *, max_queue: int, max_batch: int, delay: float) -> Sp
     )
 
 
-def resource(version: str, server: int | None) -> Resource:
-    """What this process is. `server`: which of several API servers. service.instance.id is a random one of each."""
+def resource(service: str, version: str, server: int | None) -> Resource:
+    """What this process is. `service`: its name, unless OTEL_SERVICE_NAME has another one. `server`: which of several
+    API servers. service.instance.id is a random one of each."""
     named = OTELResourceDetector().detect().attributes
     own: dict[str, str | int] = {"service.version": version}
     if "service.name" not in named:
-        own["service.name"] = _SERVICE
+        own["service.name"] = service
     if server is not None:
         own["trillm.api_server"] = server
     return Resource.create(own)
@@ -148,7 +149,7 @@ class OtelSource:
         """`wall_clock`: nanoseconds since 1970, which spans are told in; read once for each request."""
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(Ended(put))
-        self._tracer = provider.get_tracer(_SERVICE, version)
+        self._tracer = provider.get_tracer(_LIBRARY, version)
         self._clock = clock
         self._wall_clock = wall_clock
         self._open: dict[RequestTrace, Span] = {}

@@ -4,18 +4,21 @@ that go on in the background.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import trio
 
 from app.access_log import Access
 from app.tracing.attributes import outcome_of
-from app.tracing.request_trace import RequestTrace, current_trace
+from app.tracing.request_trace import Outcome, RequestTrace, current_trace
+
+Conclude = Callable[[RequestTrace, Access, float], Outcome]
+"""Says what became of it, when it is over."""
 
 
 @contextmanager
-def worked_for(trace: RequestTrace, access: Access) -> Iterator[None]:
+def worked_for(trace: RequestTrace, access: Access, conclude: Conclude = outcome_of) -> Iterator[None]:
     """What this task does, and those that it starts, is the request's; with it the request is over."""
     token = current_trace.set(trace)
     try:
@@ -25,7 +28,7 @@ def worked_for(trace: RequestTrace, access: Access) -> Iterator[None]:
         raise
     finally:
         current_trace.reset(token)
-        trace.source.end(trace, outcome_of(trace, access, trace.clock()))
+        trace.source.end(trace, conclude(trace, access, trace.clock()))
 
 
 @contextmanager

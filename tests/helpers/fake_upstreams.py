@@ -21,6 +21,7 @@ from app.proxy.factory import create_proxy_app, make_forwarding
 from app.proxy.forwarding import Forwarding
 from app.proxy.settings import ProxySettings
 from app.proxy.upstream_client import UpstreamClient
+from app.tracing.start import Tracing
 from tests.helpers.app_under_test import Reply
 from tests.helpers.asgi import Exchange, http_scope
 
@@ -254,7 +255,10 @@ class ProxyUnderTest:
 
 @asynccontextmanager
 async def open_proxy_under_test(
-    prefill: Iterable[Script] = (computes_prompts,), decode: Iterable[Script] = (answers,), **settings: Any
+    prefill: Iterable[Script] = (computes_prompts,),
+    decode: Iterable[Script] = (answers,),
+    tracing: Tracing | None = None,
+    **settings: Any,
 ) -> AsyncIterator[ProxyUnderTest]:
     """Nothing may be left at any server afterwards."""
     upstreams = {f"p{n}": FakeUpstream(script) for n, script in enumerate(prefill)}
@@ -268,7 +272,7 @@ async def open_proxy_under_test(
         client = UpstreamClient(counts, ending, silent_seconds=chosen.upstream_timeout, backend=network)
         async with client:
             forwarding = make_forwarding(chosen, client, counts)
-            app = create_proxy_app(chosen, forwarding, draining)
+            app = create_proxy_app(chosen, forwarding, draining, tracing)
             under_test = ProxyUnderTest(app, forwarding, draining, ending, upstreams)
             yield under_test
             assert under_test.num_in_flight == 0
