@@ -203,7 +203,17 @@ async def test_who_is_killed_takes_its_own_streams_and_nobody_else_s(checkpoint)
         async with streams(server) as found:
             pass
         assert texts(found) == texts(expected)
+        houses = [await house(server, name) for name in ("api-0", "api-1")]
+        assert len({told["started_at"] for told in houses}) == 1
+        for told in houses:
+            deaths = {actor["name"]: actor["deaths"] for actor in told["actors"]}
+            assert deaths == {"app": 0, "engine-0": 1, "api-0": 1, "api-1": 0, "output-0": 2, "output-1": 1}
         assert not any("Traceback" in line for line in server.log)
+
+
+async def house(server: Server, name: str) -> dict:
+    async with connected(server, name) as http:
+        return (await http.get("/house")).json()
 
 
 @pytest.mark.parametrize("flags", [(), ("--shutdown-timeout", "0.2")], ids=["second signal", "deadline"])
