@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 
+from app.commands.bench import bench
 from app.commands.chat import chat
 from app.commands.complaint import complaint
 from app.commands.completion import completion
@@ -44,6 +45,7 @@ def make_app(words: Sequence[str] = ()) -> App:
     app.command(chat)
     app.command(status)
     app.command(pull)
+    app.command(bench)
     app.command(proxy, config=sources)
     app.command(version)
     app.command(completion)
