@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
+from tests.helpers.certificates import make_certificates
 from tests.helpers.ports import lasting_ports
 from tests.helpers.server import READY, open_process
 
@@ -43,47 +46,77 @@ def handing_over(listeners: list[socket.socket], command: list[str]) -> list[str
     return [sys.executable, "-c", HAND_OVER, numbers, *command]
 
 
-async def ask(url: str, uds: Path | None = None) -> int:
-    transport = httpx.AsyncHTTPTransport(uds=None if uds is None else str(uds))
+async def ask(url: str, uds: Path | None = None, trusted: ssl.SSLContext | bool = True) -> int:
+    transport = httpx.AsyncHTTPTransport(uds=None if uds is None else str(uds), verify=trusted)
     async with httpx.AsyncClient(base_url=url, transport=transport, timeout=60) as http:
         return (await http.post("/v1/completions", json=BODY)).status_code
 
 
-@pytest.mark.parametrize("flags", [(), ("--api-server-count", "2")])
+@pytest.mark.parametrize("num_servers", [1, 2])
 async def test_who_connects_between_two_servers_waits_and_is_answered(
-    checkpoint: Path, tmp_path: Path, flags: tuple[str, ...]
+    checkpoint: Path, tmp_path: Path, num_servers: int
 ) -> None:
-    path = tmp_path / "s"
+    """Two API servers, and these over TLS."""
+    path, scheme, trusted = tmp_path / "s", "http", True
+    flags: tuple[str, ...] = ()
+    if num_servers > 1:
+        made = make_certificates(tmp_path)
+        scheme, trusted = "https", made.client_context()
+        files = ("--ssl-certfile", str(made["server.pem"]), "--ssl-keyfile", str(made["server.key"]))
+        flags = ("--api-server-count", str(num_servers), *files)
     with (
         closing(socket.create_server(("127.0.0.1", 0))) as tcp,
         closing(socket.create_server(str(path), family=socket.AF_UNIX)) as unix,
     ):
-        url = f"http://127.0.0.1:{tcp.getsockname()[1]}"
+        where = f"127.0.0.1:{tcp.getsockname()[1]}"
+        places = [(f"{scheme}://{where}", None, trusted), (f"{scheme}://localhost", path, trusted)]
         command = handing_over([tcp, unix], serving(checkpoint, "--port", "1", *flags))
         given = [tcp.fileno(), unix.fileno()]
         async with open_process(command, descriptors=given) as server:
-            assert (await server.until_said(SAID))[1] == f"{url[7:]}, unix:{path}"
+            assert (await server.until_said(SAID))[1] == f"{where}, unix:{path}"
             await server.until_said(READY)
-            assert await ask(url) == await ask("http://anything", path) == 200
+            assert [await ask(*place) for place in places] == [200, 200]
             for pid in server.children().values():
                 assert b"LISTEN_FDS" not in await trio.Path(f"/proc/{pid}/environ").read_bytes()
             server.signal(signal.SIGTERM)
             assert await server.wait() == 0
         found: list[int] = []
 
-        async def ask_too_early(where: str, uds: Path | None) -> None:
-            found.append(await ask(where, uds))
+        async def ask_too_early(place: tuple[str, Path | None, ssl.SSLContext | bool]) -> None:
+            found.append(await ask(*place))
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask_too_early, url, None)
-            nursery.start_soon(ask_too_early, "http://anything", path)
-            await trio.testing.wait_all_tasks_blocked()
+            for place in places:
+                nursery.start_soon(ask_too_early, place)
+            await wait_all_tasks_blocked()
             async with open_process(command, descriptors=given) as server:
                 await server.until_said(READY)
                 with trio.fail_after(30):
                     while len(found) < 2:
                         await trio.sleep(0.02)
         assert found == [200, 200]
+
+
+async def test_one_that_is_stopped_while_it_starts_leaves_who_waits_to_the_next(checkpoint: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as tcp:
+        command = handing_over([tcp], serving(checkpoint))
+        found: list[int] = []
+
+        async def ask_too_early() -> None:
+            found.append(await ask(f"http://127.0.0.1:{tcp.getsockname()[1]}"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_too_early)
+            async with open_process(command, descriptors=[tcp.fileno()]) as server:
+                await server.until_said(SAID)
+                server.signal(signal.SIGTERM)
+                assert await server.wait() == 0
+            async with open_process(command, descriptors=[tcp.fileno()]) as server:
+                await server.until_said(READY)
+                with trio.fail_after(30):
+                    while not found:
+                        await trio.sleep(0.02)
+        assert found == [200]
 
 
 async def test_systemd_starts_it_with_the_first_connection(checkpoint: Path) -> None:
