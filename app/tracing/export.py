@@ -71,6 +71,8 @@ class SpanExport(Generic[T]):
         self._complained_at = -math.inf
         self._num_complained = 0
         self._is_well = True
+        self._is_to_tell = True
+        """The next that arrive are worth a line: they are the first, or some before them were lost."""
         self.num_exported = 0
         self.num_failed = 0
         """Sent in vain."""
@@ -116,6 +118,7 @@ class SpanExport(Generic[T]):
             self._is_well = reason is None
             if reason is None:
                 self.num_exported += len(batch)
+                self._tell_of_arrival()
             else:
                 self.num_failed += len(batch)
                 self._complain(reason)
@@ -131,4 +134,9 @@ class SpanExport(Generic[T]):
             self._where,
             reason,
         )
-        self._complained_at, self._num_complained = now, lost
+        self._complained_at, self._num_complained, self._is_to_tell = now, lost, True
+
+    def _tell_of_arrival(self) -> None:
+        if self._is_to_tell:
+            logger.info("traces: spans arrive at %s", self._where)
+            self._is_to_tell = False

@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field, frozen
 
-from app.engine import Prompt
 from app.tracing.sequence import TracedGeneration, TracedSequence, phases
 from app.tracing.span import AttributeValue, SpanEvent, SpanRecord, within
 from app.tracing.trace_context import TraceContext
 from protocol.sampling import SamplingParams
 
+if TYPE_CHECKING:
+    from app.engine import Prompt
+
 MAX_EVENTS = 64
-MAX_GENERATIONS = 64
 MAX_SEQUENCES = 16
 """Of one generation that have spans of their own; embeddings are many, and all alike."""
+MAX_SEQUENCES_IN_ALL = 96
+"""Of a response with its turns. Each has some six spans."""
 MAX_PHASES = 128
 
 
@@ -103,8 +106,8 @@ class RequestTrace:
         """It has ended, or was left."""
         if not self.is_recorded:
             return
+        room = min(MAX_SEQUENCES, MAX_SEQUENCES_IN_ALL - (self.num_sequences - self.num_untold))
         self.num_sequences += len(sequences)
-        room = MAX_SEQUENCES if len(self.generations) < MAX_GENERATIONS else 0
         self.num_untold += max(0, len(sequences) - room)
         if room:
             self.generations.append(TracedGeneration(began, self.clock(), tuple(sequences[:room])))

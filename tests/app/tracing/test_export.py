@@ -86,6 +86,17 @@ async def test_a_collector_that_is_down_costs_one_line_a_minute(autojump_clock, 
     assert "Connection refused" in log.messages[0]
 
 
+async def test_that_spans_arrive_is_told_at_first_and_after_some_were_lost(autojump_clock, nursery, log):
+    collector = Collector()
+    export = collector.export(delay=1.0)
+    nursery.start_soon(export.run)
+    for reason in (None, None, "Connection refused", "Connection refused", None, None):
+        collector.reason = reason
+        export.put(1)
+        await trio.sleep(1.5)
+    assert [line.split(":")[1].split(" ", 2)[2][:6] for line in log.messages] == ["arrive", "spans ", "arrive"]
+
+
 async def test_what_is_left_is_sent_when_the_server_stops(autojump_clock):
     collector = Collector()
     export = collector.export()
