@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-EVENT_END = b"\n\n"
-DONE = b"[DONE]"
+from app.api_client.event_reader import EventReader
 
 
 class UnexpectedAnswerError(Exception):
@@ -20,13 +19,16 @@ class EventStream:
 
     def __init__(self) -> None:
         self._raw = b""
-        self._text = b""
+        self._events = EventReader()
         self._left = 0
         """Bytes of the current chunk that have not come yet, its line break included."""
         self._chunked: bool | None = None
         """None until the response's head is complete."""
-        self.ended = False
+
+    @property
+    def ended(self) -> bool:
         """[DONE] has come."""
+        return self._events.is_done
 
     def feed(self, data: bytes) -> list[bytes]:
         """Raises UnexpectedAnswerError for any status but 200."""
@@ -39,11 +41,7 @@ class EventStream:
                 raise UnexpectedAnswerError(self._raw.decode(errors="replace")[:500])
             self._chunked = b"transfer-encoding: chunked" in head.lower()
             self._raw, data = b"", rest
-        self._text += self._unchunk(data) if self._chunked else data
-        *events, self._text = self._text.replace(b"\r\n", b"\n").split(EVENT_END)
-        found_events = [event.removeprefix(b"data: ") for event in events if event.startswith(b"data: ")]
-        self.ended = self.ended or DONE in found_events
-        return [event for event in found_events if event != DONE]
+        return self._events.take(self._unchunk(data) if self._chunked else data)
 
     def _unchunk(self, data: bytes) -> bytes:
         parts = []
