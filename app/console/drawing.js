@@ -45,13 +45,7 @@ export class Drawing {
     this.#before = this.#house;
     this.#house = house;
     this.#restartedAt = restartedAt;
-    this.#place.classList.remove("faded");
     this.#draw();
-  }
-
-  /** Nothing is known any more. */
-  fade() {
-    this.#place.classList.add("faded");
   }
 
   #draw() {

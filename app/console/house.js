@@ -137,7 +137,6 @@ export function start() {
   });
   document.addEventListener("house-lost", () => {
     tell("bad", "the server does not answer");
-    drawing.fade();
   });
   document.addEventListener("house-back", (event) => {
     tell("ok", `the server answers again, after ${Math.round(/** @type {CustomEvent} */ (event).detail.seconds)} s`);

@@ -41,6 +41,7 @@ function store(kind, name, value) {
 
 let key = stored("sessionStorage", KEY_NAME);
 let needsKey = false;
+let isDeclined = false; // the visitor has given none: nobody is asked again until they want to
 /** @type {Promise<boolean> | null} */
 let asking = null;
 
@@ -80,12 +81,13 @@ byId("key-form").addEventListener("submit", (event) => {
 });
 byId("key-cancel").addEventListener("click", () => dialog.close(""));
 byId("key-button").addEventListener("click", async () => {
-  if (await askForKey("")) readNow();
+  const isNew = await askForKey("");
+  showKeyButton();
+  if (isNew) readNow();
 });
 
 function showKeyButton() {
-  const text = key ? "Change key" : "Key";
-  byId("key-button").textContent = text;
+  byId("key-button").textContent = key ? "Change key" : "Enter key";
   byId("key-button").hidden = !needsKey && !key;
 }
 
@@ -107,8 +109,9 @@ async function fetchWithKey(path, init = {}) {
     showKeyButton();
     if (used !== key) continue; // another request has been given a new one meanwhile
     const wrong = used ? "The server does not know this key. Try another one." : "";
-    if (!(await askForKey(wrong))) return response;
+    isDeclined = !(await askForKey(wrong));
     showKeyButton();
+    if (isDeclined) return response;
   }
 }
 
@@ -174,11 +177,9 @@ async function read() {
   const began = performance.now();
   try {
     const response = await fetchWithKey("house", { cache: "no-store", signal: AbortSignal.timeout(POLL_LIMIT_MILLISECONDS) });
-    if (response.ok) {
-      take(await response.json());
-    } else {
-      lose(response.status === 401 ? "A key is needed to see anything here." : await complaint(response));
-    }
+    if (response.ok) take(await response.json());
+    else if (response.status === 401) showThatItIsLocked();
+    else lose(await complaint(response));
   } catch (error) {
     lose(error instanceof DOMException && error.name === "TimeoutError" ? "It does not answer in time." : "");
   } finally {
@@ -186,13 +187,21 @@ async function read() {
     const spent = performance.now() - began;
     const usual = isRestarting ? HURRIED_MILLISECONDS : POLL_MILLISECONDS;
     const pause = Math.min(usual * 2 ** Math.max(0, numFailed - 2), MOST_MILLISECONDS_BETWEEN_TRIES);
-    timer = window.setTimeout(read, Math.max(0, pause - spent));
+    if (!isDeclined) timer = window.setTimeout(read, Math.max(0, pause - spent));
   }
 }
 
 function readNow() {
+  isDeclined = false;
   window.clearTimeout(timer);
   read();
+}
+
+function showThatItIsLocked() {
+  setState("warn", "locked");
+  const banner = byId("banner");
+  banner.textContent = "This server needs a key. Enter it to see how it is, and to chat.";
+  banner.hidden = false;
 }
 
 /** @param {Response} response */
@@ -212,6 +221,7 @@ function take(house) {
   }
   lostAt = numFailed = 0;
   byId("banner").hidden = true;
+  document.body.classList.remove("lost");
   isRestarting = house.actors.some((/** @type {any} */ actor) => actor.needed && !actor.ready);
   showState(house);
   document.dispatchEvent(new CustomEvent("house", { detail: house }));
@@ -230,6 +240,8 @@ function lose(why) {
   banner.hidden = false;
   const told = `No answer since ${since}. ${text} Trying again.`;
   if (banner.textContent !== told) banner.textContent = told;
+  document.body.classList.add("lost");
+  byId("notice").hidden = true;
   setState("lost", "no answer");
 }
 
@@ -238,15 +250,28 @@ function showState(house) {
   byId("model-name").textContent = house.model.id;
   byId("model-name").title = house.model.names.join(", ");
   document.title = `${house.model.id} — trillm`;
-  const held = house.run_state.is_sleeping ? "asleep" : house.run_state.is_paused ? "paused" : "";
-  if (!house.alive) setState("bad", "cannot go on", house.reason);
-  else if (!house.ready) setState("warn", "not ready", house.reason);
-  else if (held) setState("warn", held, "An operator has told the engines to take no steps.");
-  else if (house.late) setState("warn", "ready, in part", house.late);
-  else setState("ok", "ready");
+  byId("base-model").textContent = house.model.id;
+  const [state, word, why] = stateOf(house);
+  setState(state, word, why);
+  const notice = byId("notice");
+  notice.hidden = !why;
+  if (notice.textContent !== why) notice.textContent = why;
   byId("uptime").textContent = `up ${duration(house.now - house.started_at)}, version ${house.version}`;
   showKeyButton();
 }
+
+/** How bad it is, in a word or two, and what one should know or do. @param {any} house @returns {[string, string, string]} */
+function stateOf(house) {
+  if (!house.alive) return ["bad", "cannot go on", `${sentence(house.reason)} Only a restart of the service helps; its log says more.`];
+  if (!house.ready) return ["warn", "not ready", `${sentence(house.reason)} Requests are refused with status 503 until then.`];
+  if (house.run_state.is_sleeping) return ["warn", "asleep", "An operator has put the engines to sleep. Requests wait until POST /wake_up."];
+  if (house.run_state.is_paused) return ["warn", "paused", "An operator has paused the engines. Requests wait until POST /resume."];
+  if (house.late) return ["warn", "ready, in part", `${sentence(house.late)} The other engines serve.`];
+  return ["ok", "ready", ""];
+}
+
+/** @param {string} text */
+const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}.` : "");
 
 /** @param {string} state @param {string} word @param {string} [why] */
 function setState(state, word, why = "") {
@@ -264,6 +289,7 @@ export function announce(text) {
   byId("announcer").textContent = text;
 }
 
+byId("base-url").textContent = url("v1");
 showTheme();
 showKeyButton();
 startHouse();

@@ -11,6 +11,8 @@ from tests.helpers.app_under_test import make_app
 from tests.helpers.asgi import Exchange, http_scope
 
 PAGE = "/"
+PAGES = {"docs", "openapi.json", "metrics", "ready"}
+"""Which the page links to and the server has besides."""
 
 
 async def test_the_page_and_its_files_need_no_key_and_all_else_does() -> None:
@@ -40,7 +42,7 @@ async def test_the_page_runs_nothing_but_its_own_files() -> None:
 
 
 async def test_all_that_the_page_names_is_there_and_is_relative_so_that_a_path_prefix_holds() -> None:
-    named = set(re.findall(r'(?:src|href)="([^"#]+)"', (await make_app().get(PAGE)).text)) - {"docs"}
+    named = set(re.findall(r'(?:src|href)="([^"#]+)"', (await make_app().get(PAGE)).text)) - PAGES
     assert named
     assert named <= {path.removeprefix("/") for path in public_paths()}
     for name, file in console_files().items():

@@ -133,6 +133,9 @@ def test_without_a_key_nothing_is_shown_and_a_wrong_one_is_said_to_be_wrong(brow
         open_page(browser, f"{served.url}/llm/", expected="401") as page,
     ):
         dialog = page.get_by_role("dialog", name="API key")
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.get_by_role("alert").filter(has_text="This server needs a key")).to_be_visible()
+        page.get_by_role("button", name="Enter key").click()
         expect(dialog).to_be_visible()
         expect(page.get_by_label("Key", exact=True)).to_be_focused()
         page.keyboard.type("wrong")
