@@ -32,6 +32,7 @@ def a_level(concurrency: int, rate: float, *, failures: int = 0, others: float =
         output_tokens=tokens,
         ttft=ttft,
         e2e=[first + 64 * concurrency / rate for first in ttft],
+        texts=tokens,
         itl_p50=concurrency / rate,
         itl_p95=2 * concurrency / rate,
         itl_p99=3 * concurrency / rate,
@@ -62,7 +63,7 @@ def a_turn(round_: int, rate: float, *, start: float, memory: int, concurrency: 
 def a_server(name: str, rate: float, *, start: float, memory: int, weights: str, rounds: int = 3) -> ServerResults:
     turns = [a_turn(round_, rate, start=start, memory=memory) for round_ in range(1, rounds + 1)]
     command = [name, "serve", "--port", "{port}"]
-    return ServerResults(name, "1.2.3", weights, command, turns, cold_start_seconds=2.4 * start)
+    return ServerResults(name, "1.2.3", weights, command, {}, turns, cold_start_seconds=2.4 * start)
 
 
 def a_comparison() -> Results:

@@ -44,7 +44,7 @@ def test_servers_and_levels_without_figures_leave_no_trace_and_no_error(tmp_path
     servers = results.models[0].servers
     servers[2].turns, servers[2].cold_start_seconds = [], None
     servers[1].turns = servers[1].turns[:1]
-    results.models.append(ModelResults("Other/Model", [ServerResults("trillm", "1", "", [], servers[0].turns)]))
+    results.models.append(ModelResults("Other/Model", [ServerResults("trillm", "1", "", [], {}, servers[0].turns)]))
     draw_plots(results, tmp_path, ["latency_throughput", "memory"])
     assert (tmp_path / "Other-Model" / "memory.svg").is_file()
 

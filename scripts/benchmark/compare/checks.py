@@ -76,6 +76,11 @@ def unlike(model: ModelResults) -> list[str]:
                 "llama.cpp's fastest format of four bits is Q4_0, not this model's Q4_1: with weights that are rounded "
                 "a little differently it decodes about a third faster."
             )
+    if len(model.servers) > 1:
+        told.append(
+            "Memory holds the room for keys and values: llama.cpp and vLLM take what their settings say (-c, "
+            "VLLM_CPU_KVCACHE_SPACE) at start or as it is used, trillm as it is used."
+        )
     return told
 
 

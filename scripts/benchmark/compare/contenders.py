@@ -36,7 +36,12 @@ class Contender:
 
     def results(self) -> ServerResults:
         command = [_without_directory(part) for part in self.server.command]
-        return ServerResults(self.server.name, self.version, self.weights, command)
+        environment = {
+            name: ":".join(map(_without_directory, value.split(":")))
+            for name, value in self.server.environment.items()
+            if value
+        }
+        return ServerResults(self.server.name, self.version, self.weights, command, environment)
 
 
 @attrs.frozen

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from scripts.benchmark.compare.checks import disturbances, failures, unlike
 from scripts.benchmark.compare.results import ModelResults, Results, ServerResults
-from scripts.benchmark.compare.sections import Row, Section, sections
+from scripts.benchmark.compare.sections import Row, Section, at_a_glance, sections
 from scripts.benchmark.report import number, text_of
 from scripts.benchmark.statistics import Spread
 
@@ -20,6 +20,7 @@ def document(results: Results, plots: Sequence[str]) -> str:
         folder = model_folder(results, model)
         if len(results.models) > 1:
             lines += [f"## {model.name}", ""]
+        lines += ["### At a glance", "", *table(at_a_glance(results.plan), model.servers), ""]
         if "overview" in plots:
             lines += [f"![Throughput, latency, memory and start at a glance]({folder}overview.svg)", ""]
         for section in shown_sections(results, model):
@@ -60,15 +61,21 @@ def about(results: Results) -> Iterator[str]:
     yield (
         f"Every server had the same prompts of {plan.prompt_tokens} tokens, no two of which begin alike, from the same "
         f"client, and answered with {plan.output_tokens} tokens (greedy, `ignore_eos`, streamed; the number is checked "
-        "for each answer). So many requests were always under way: when one had ended, the next was sent. One server "
-        f"ran at a time, all in turn, started anew in each of up to {plan.rounds} rounds."
+        "for each answer). As many requests as a row says were always under way: when one had ended, the next was "
+        f"sent. One server ran at a time, started anew in each round, {rounds_text(results)}."
     )
     yield ""
     yield (
         "The figures are medians over the rounds, with the lowest and the highest. Ratios are taken within each round; "
         "**above 1 the first server is better**. “Between tokens” is between one piece of text and the next as they "
-        "come over the socket."
+        "come over the socket. Memory and CPU are of all processes of a server."
     )
+
+
+def rounds_text(results: Results) -> str:
+    numbers = {len(server.turns) for model in results.models for server in model.servers if server.turns}
+    most = max(numbers, default=0)
+    return "one round in all" if most == 1 else f"{most} rounds in all, each time another server first"
 
 
 def shown_sections(results: Results, model: ModelResults) -> list[Section]:
@@ -110,7 +117,8 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 def server_lines(model: ModelResults) -> Iterator[str]:
     for server in model.servers:
-        yield f"- **{server.name}** {server.version}, {server.weights}: `{' '.join(server.command)}`"
+        settings = [f"{name}={value}" for name, value in server.environment.items()]
+        yield f"- **{server.name}** {server.version}, {server.weights}: `{' '.join([*settings, *server.command])}`"
 
 
 def machine_line(results: Results) -> str:

@@ -25,8 +25,10 @@ class Level(msgspec.Struct, frozen=True):
     """From sending a request to its first text, one for each request that did not fail."""
     e2e: list[float]
     """… to its end."""
+    texts: int
+    """In which the output came. One may carry several tokens."""
     itl_p50: float
-    """Between one text and the next, over all requests. A text may carry several tokens."""
+    """Between one text and the next, over all requests."""
     itl_p95: float
     itl_p99: float
     itl_max: float
@@ -83,6 +85,8 @@ class ServerResults(msgspec.Struct):
     weights: str
     """In which form it was given the model."""
     command: list[str]
+    environment: dict[str, str] = {}
+    """What was set for it."""
     turns: list[Turn] = []
     cold_start_seconds: float | None = None
     """Its files not in the page cache, and no cache of its own."""

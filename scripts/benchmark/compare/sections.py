@@ -116,6 +116,25 @@ def sections(plan: PlanRecord) -> list[Section]:
     ]
 
 
+def at_a_glance(plan: PlanRecord) -> Section:
+    """The few figures that most readers look for."""
+    few, many = min(plan.concurrency), max(plan.concurrency)
+    shown = {f"{n} at once": n for n in (few, many)}
+    rates = [
+        Row(Figure(f"output, {text}, tok/s", "tok/s", True), at_level(n, output_rate)) for text, n in shown.items()
+    ]
+    kinds: dict[str, OfLevel] = {"first token": ttft_at(0.95), "between tokens": lambda level: level.itl_p95}
+    times = [
+        Row(Figure(f"{kind}, {text}, p95, ms", "ms", False), milliseconds(at_level(n, of)))
+        for kind, of in kinds.items()
+        for text, n in shown.items()
+    ]
+    cpu = Row(Figure(f"CPU seconds for 1,000 tokens, {many} at once", "s", False), at_level(many, cpu_per_thousand))
+    ready = Row(Figure("start to ready, s", "s", False), lambda turn: turn.ready_seconds)
+    memory = Row(Figure("memory under load, MB", "MB", False), lambda turn: turn.memory_load / MEGA)
+    return Section("At a glance", "", [*rates, *times, cpu, ready, memory])
+
+
 def long_rows(plan: PlanRecord) -> list[Row]:
     long = f"first token of {plan.long_prompt_tokens:,} tokens, ms"
     return [

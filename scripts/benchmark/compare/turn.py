@@ -191,6 +191,7 @@ def level_of(calls: Sequence[Call], concurrency: int, took: Clocks) -> Level:
         output_tokens=sum(call.num_tokens for call in answered),
         ttft=[call.first_token_seconds for call in answered],
         e2e=[call.ended_at - call.sent_at for call in answered if call.ended_at is not None],
+        texts=sum(len(call.text_times) for call in answered),
         itl_p50=percentile(gaps, 0.5),
         itl_p95=percentile(gaps, 0.95),
         itl_p99=percentile(gaps, 0.99),
