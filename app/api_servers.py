@@ -54,7 +54,7 @@ async def oversee(
         report = ServiceReport(Whole(servers), notifier)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(report.run, servers.admitted)
-            nursery.start_soon(follow_start, start.startup, servers.actors)
+            nursery.start_soon(follow_start, start.startup, servers.actors, start.screen.logs)
             nursery.start_soon(announce, servers, start, served(settings, name, url))
             nursery.start_soon(leave_after_failure, servers, nursery.cancel_scope)
             first = await anext(signals)

@@ -15,7 +15,7 @@ POLL_SECONDS = 0.1
 logger = logging.getLogger("trillm")
 
 
-async def follow_start(startup: Startup, actors: Callable[[], Sequence[ActorState]], *, logs: bool = True) -> None:
+async def follow_start(startup: Startup, actors: Callable[[], Sequence[ActorState]], logs: bool = True) -> None:
     """Until it is over. Without `logs` nothing is logged: somebody else tells."""
     while not startup.is_over:
         startup.follow(actors())

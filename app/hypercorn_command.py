@@ -43,12 +43,13 @@ def create_app_from_environment() -> QuartTrio:
     from app.commands.ending import refuse
     from app.commands.fetch import fetch
     from app.commands.sources import warn_of_unknown_variables
-    from app.logs import set_up_logging
+    from app.logs import leave_hypercorn_its_lines, set_up_logging
 
     try:
         take_variables(os.environ)  # hypercorn does not speak with a service manager, and nobody else is to
         model, settings = settings_from_environment()
         set_up_logging(settings.log_level, settings.log_format)
+        leave_hypercorn_its_lines()
         warn_of_unknown_variables()
         keep_files_ours()
         claim_to_be_the_only_worker()

@@ -75,7 +75,7 @@ async def serve(
         await check_connectors(settings)
         async with trio.open_nursery() as actors:
             actors.start_soon(client.run_actors, settings.house(checkpoint.directory, checkpoint.draft))
-            actors.start_soon(follow_start, start.startup, client.actors)
+            actors.start_soon(follow_start, start.startup, client.actors, start.screen.logs)
             load = partial(load_service, settings, checkpoint, description, client, startup=start.startup)
             service = await trio.to_thread.run_sync(load)
             from app.serving import run_until_stopped

@@ -25,6 +25,8 @@ from protocol.phases import START
 
 MOST_ACTORS = 12
 BAR_WIDTH = 24
+COLUMNS = 4
+"""A mark, what it is, how far, how long."""
 BESIDE = ("standby-", "grammar-")
 """Actors that come later, and that no start waits for."""
 
@@ -32,6 +34,8 @@ BESIDE = ("standby-", "grammar-")
 @final
 class LiveScreen:
     """Draws until it is told that the server is ready, or left. Fulfils app.start_screen.StartScreen."""
+
+    logs = False
 
     def __init__(self, terminal: Terminal, startup: Startup) -> None:
         self._terminal = terminal
@@ -77,6 +81,8 @@ class LiveScreen:
 def drawn(startup: Startup, spinner: RenderableType) -> RenderableType:
     """What goes on: phases that are over, what this process or an engine is at, and the actors."""
     table = Table.grid(padding=(0, 2))
+    for _ in range(COLUMNS):
+        table.add_column(no_wrap=True, overflow="ellipsis")
     for phase, seconds in startup.told_seconds.items():
         table.add_row(Text("✓", "green"), phase, "", Text(f"{seconds:.1f} s", "dim", justify="right"))
     actors = [state for state in startup.actors if not state.name.startswith(BESIDE)]

@@ -55,6 +55,13 @@ def is_drawable(stream: TextIO, environment: Mapping[str, str]) -> bool:
     return stream.isatty() and environment.get("TERM", "dumb") != "dumb"
 
 
+def leave_hypercorn_its_lines() -> None:
+    """Its command has a handler of its own for what it logs, and ours would say the same again."""
+    theirs = logging.getLogger("hypercorn.error")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(lambda record: record.name != theirs.name or not theirs.handlers)
+
+
 def quieten_libraries() -> None:
     """What others log that is not for this log."""
     for library in ("httpx", "httpx2", "httpcore2", "hpack", "h2"):  # hpack tells each header at debug: keys, too

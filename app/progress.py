@@ -19,15 +19,8 @@ Report = Callable[[str, int, int], None]
 def open_progress() -> Iterator[Report]:
     """Yields the function to report to."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        seen: set[str] = set()
-
-        def log(what: str, done: int, total: int) -> None:
-            if what not in seen:
-                seen.add(what)
-                logger.info("%s%s", what, f" ({total / 1e6:.0f} MB)" if total else "")
-
-        yield log
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield report_in_log()
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -39,3 +32,15 @@ def open_progress() -> Iterator[Report]:
             progress.update(tasks[what], completed=done, total=total or None)
 
         yield show
+
+
+def report_in_log() -> Report:
+    """A line when each thing begins."""
+    seen: set[str] = set()
+
+    def log(what: str, done: int, total: int) -> None:
+        if what not in seen:
+            seen.add(what)
+            logger.info("%s%s", what, f" ({total / 1e6:.0f} MB)" if total else "")
+
+    return log

@@ -71,6 +71,9 @@ def served(settings: Settings, model: str, url: str | None, details: str = "") -
 
 
 class StartScreen(Protocol):
+    logs: bool
+    """Whether what goes on meanwhile is to be logged."""
+
     def starting(self, model: str, url: str | None) -> None:
         """It listens."""
 
@@ -84,6 +87,8 @@ class StartScreen(Protocol):
 @final
 class LogScreen:
     """Lines of the log. Fulfils StartScreen."""
+
+    logs = True
 
     def starting(self, model: str, url: str | None) -> None:
         logger.info("starting %s%s", model, f", listening on {url}" if url else "")

@@ -20,6 +20,8 @@ FETCHING = {"fetching": "download", "unpacking": "unpack", "reading": "convert"}
 """By the first word of what app/checkpoints reports."""
 TOLD_SECONDS = 1.0
 """What took less is only in the summary."""
+UNTOLD = (START, CONNECT)
+"""Nor these, which say nothing of themselves."""
 LONG_SECONDS = 10.0
 """What goes on for longer is said to, once."""
 SHOWN_SECONDS = 0.05
@@ -63,7 +65,7 @@ class Startup:
         at = min(now, max(self._since, now - seconds_ago))
         took = at - self._since
         self.seconds = self.seconds | {self.phase: self.seconds.get(self.phase, 0.0) + took}  # others read the old one
-        if took >= TOLD_SECONDS:
+        if took >= TOLD_SECONDS and self.phase not in UNTOLD:
             self._news.append(f"{self.phase} took {took:.1f} s")
         self.phase, self._since, self.progress, self._told_of_length = phase, at, 0.0, False
 

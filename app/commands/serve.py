@@ -18,7 +18,7 @@ from app.commands.fetch import fetch, shown_already
 from app.commands.sources import warn_of_unknown_variables
 from app.hosts import Torchrun
 from app.logs import is_drawable, set_up_logging
-from app.progress import Report
+from app.progress import Report, report_in_log
 from app.settings import SERVER, Settings
 from app.start_screen import Start
 from app.startup import Startup
@@ -80,7 +80,10 @@ def serve(
 def open_start(settings: Settings) -> Iterator[tuple[Start, Report | None]]:
     """Who tells of the start, and shows what is fetched if that is not as everywhere."""
     startup = Startup()
-    if settings.log_format == "json" or settings.node_rank > 0 or not is_drawable(sys.stderr, os.environ):
+    if settings.log_format == "json" or not is_drawable(sys.stderr, os.environ):
+        yield Start(startup), report_in_log()
+        return
+    if settings.node_rank > 0:  # nobody takes requests here, in the end
         yield Start(startup), None
         return
     from app.live_screen import open_live_screen
