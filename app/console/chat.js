@@ -32,7 +32,12 @@ class Playground {
   #keeper = new Keeper();
   /** @type {import("./chat_conversation.js").Message[]} */ #messages = [];
   /** @type {import("./chat_choices.js").Choices} */ #choices;
-  /** @type {import("./chat_choices.js").Served} */ #served = { model: "", maxLogprobs: 20, toolServers: [], thinks: false };
+  /** @type {import("./chat_choices.js").Served} */ #served = {
+    model: "",
+    maxLogprobs: 20,
+    toolServers: [],
+    thinks: false,
+  };
   /** @type {(QuestionView | AnswerView | null)[]} one for each message; null for what answers calls */ #views = [];
   /** @type {AbortController | null} while an answer comes */ #running = null;
   #tip = new Tip();
@@ -57,13 +62,18 @@ class Playground {
     this.welcome = new Welcome((text) => this.#send(text));
     this.#build(section);
     this.#renew(this.#messages);
+    addEventListener("pagehide", () => this.#leave());
     document.addEventListener("house", (event) => this.#serve(/** @type {CustomEvent} */ (event).detail));
   }
 
   /** @param {HTMLElement} section */
   #build(section) {
     const wide = matchMedia("(min-width: 60rem)");
-    const settings = element("details", { class: "settings panel", open: wide.matches }, element("summary", {}, "Settings"));
+    const settings = element(
+      "details",
+      { class: "settings panel", open: wide.matches },
+      element("summary", {}, "Settings"),
+    );
     wide.addEventListener("change", () => (settings.open = wide.matches));
     settings.append(this.controls.root);
     const tools = element(
@@ -78,15 +88,7 @@ class Playground {
     this.#file.addEventListener("change", () => this.#import());
     section.append(
       element("div", { class: "side" }, settings),
-      element(
-        "div",
-        { class: "talk" },
-        tools,
-        this.welcome.root,
-        this.#list,
-        this.#notice,
-        this.composer.root,
-      ),
+      element("div", { class: "talk" }, tools, this.welcome.root, this.#list, this.#notice, this.composer.root),
       this.#tip.root,
       this.#code.root,
       this.#announcer.root,
@@ -238,7 +240,11 @@ class Playground {
     const messages = question ? [...before, /** @type {const} */ ({ role: "user", text: question })] : before;
     try {
       const asked = request(messages, options(this.#choices, this.#served));
-      this.#code.open(asked, this.#api.url(""), isLast ? "The last request, with the present settings" : "The next request");
+      this.#code.open(
+        asked,
+        this.#api.url(""),
+        isLast ? "The last request, with the present settings" : "The next request",
+      );
     } catch (error) {
       this.#tell(/** @type {Error} */ (error).message);
     }
@@ -246,7 +252,13 @@ class Playground {
 
   #export() {
     const { system } = this.#choices;
-    const kept = { object: "trillm.conversation", version: 1, system, choices: this.#choices, messages: this.#messages };
+    const kept = {
+      object: "trillm.conversation",
+      version: 1,
+      system,
+      choices: this.#choices,
+      messages: this.#messages,
+    };
     save("conversation.json", JSON.stringify(kept, null, 2));
   }
 
@@ -274,6 +286,14 @@ class Playground {
   #keep() {
     const told = this.#keeper.keep({ choices: this.#choices, messages: this.#messages });
     if (told) this.#tell(told);
+  }
+
+  /** What has come of an answer is kept, too. */
+  #leave() {
+    const last = this.#messages.at(-1);
+    if (!this.#running || last?.role !== "assistant") return;
+    last.outcome.isStopped = true;
+    this.#keep();
   }
 
   // -------------------------------------------------------------------- an answer

@@ -29,7 +29,14 @@ export class AnswerView {
     this.#actions = actions;
     this.#isLive = isLive;
     const head = element("h3", { class: "who" }, answer.model || "Answer");
-    this.root = element("article", { class: "message answer", "aria-label": "Answer" }, head, this.#parts, this.#waiting, this.#foot);
+    this.root = element(
+      "article",
+      { class: "message answer", "aria-label": "Answer" },
+      head,
+      this.#parts,
+      this.#waiting,
+      this.#foot,
+    );
     if (isLive) this.#parts.append(element("p", { class: "pulse" }, "…"));
     this.sync();
     if (!isLive) this.end();
@@ -126,7 +133,9 @@ export class AnswerView {
 
   /** @returns {(CallView | ApprovalView)[]} */
   get #asking() {
-    return /** @type {any[]} */ (this.#views.filter((view) => view instanceof CallView || view instanceof ApprovalView));
+    return /** @type {any[]} */ (
+      this.#views.filter((view) => view instanceof CallView || view instanceof ApprovalView)
+    );
   }
 
   /** Go on once nothing is missing. */
@@ -241,11 +250,15 @@ class ThoughtView {
 
 /** @param {TextView[]} texts */
 function plainButton(texts) {
-  const shown = button("Show as text", () => {
-    const byTokens = shown.textContent === "Show tokens";
-    for (const view of texts) view.show(byTokens);
-    shown.textContent = byTokens ? "Show as text" : "Show tokens";
-  }, { class: "quiet" });
+  const shown = button(
+    "Show as text",
+    () => {
+      const byTokens = shown.textContent === "Show tokens";
+      for (const view of texts) view.show(byTokens);
+      shown.textContent = byTokens ? "Show as text" : "Show tokens";
+    },
+    { class: "quiet" },
+  );
   return shown;
 }
 

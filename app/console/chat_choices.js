@@ -21,7 +21,15 @@ export const FIELDS = [
   field("top_p", "Top p", 0.01, 1, 0.01, 1, "Only the likeliest tokens that together have this probability."),
   field("min_p", "Min p", 0, 1, 0.01, 0, "Only tokens at least this likely, measured by the likeliest."),
   field("top_k", "Top k", 0, 2 ** 31 - 1, 1, null, "Only so many of the likeliest tokens; 0 is all."),
-  field("repetition_penalty", "Repetition penalty", 0.01, 100, 0.01, 1, "Above 1, what was said already gets less likely."),
+  field(
+    "repetition_penalty",
+    "Repetition penalty",
+    0.01,
+    100,
+    0.01,
+    1,
+    "Above 1, what was said already gets less likely.",
+  ),
   field("presence_penalty", "Presence penalty", -2, 2, 0.1, 0, "Taken once from each token that was answered before."),
   field("frequency_penalty", "Frequency penalty", -2, 2, 0.1, 0, "The same, as often as it was."),
   field("max_tokens", "Most tokens", 1, 2 ** 31 - 1, 1, null, "Where the answer is cut at the latest."),
@@ -95,7 +103,9 @@ export function complaint(field, value) {
 /** Strings that end an answer, one a line, in which \n is a line break. @param {string} text */
 export function stops(text) {
   const lines = text.split("\n").filter((line) => line !== "");
-  return lines.map((line) => line.replace(/\\([nt\\])/g, (_, mark) => ({ n: "\n", t: "\t" })[mark] ?? "\\"));
+  /** @type {Record<string, string>} */
+  const marks = { n: "\n", t: "\t", "\\": "\\" };
+  return lines.map((line) => line.replace(/\\([nt\\])/g, (_, mark) => marks[mark]));
 }
 
 /** The tools of a text, each as chat completions have them. @param {string} text
@@ -155,7 +165,8 @@ export function options(choices, served) {
     sampling[field.name] = value;
   }
   const stop = stops(choices.stop);
-  if (stop.length > MOST_STOPS) throw new Error(`There are ${stop.length} stop strings; at most ${MOST_STOPS} are taken.`);
+  if (stop.length > MOST_STOPS)
+    throw new Error(`There are ${stop.length} stop strings; at most ${MOST_STOPS} are taken.`);
   if (stop.length) sampling.stop = stop;
   return {
     ...{ model: choices.model || served.model, system: choices.system.trim(), sampling, format: format(choices) },

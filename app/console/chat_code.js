@@ -29,7 +29,12 @@ export class CodeDialog {
       kinds,
       this.#text,
       this.#hint,
-      element("div", { class: "row" }, copyButton(() => this.#code.textContent ?? "", "the code"), close),
+      element(
+        "div",
+        { class: "row" },
+        copyButton(() => this.#code.textContent ?? "", "the code"),
+        close,
+      ),
     );
   }
 

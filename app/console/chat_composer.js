@@ -20,10 +20,14 @@ export class Composer {
       this.#fit();
     };
     this.#send = button("Send", submit, { class: "primary" });
-    this.#stop = button("Stop", () => {
-      stop();
-      this.focus();
-    }, { class: "stop", hidden: true });
+    this.#stop = button(
+      "Stop",
+      () => {
+        stop();
+        this.focus();
+      },
+      { class: "stop", hidden: true },
+    );
     this.#field.addEventListener("input", () => this.#fit());
     this.#field.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;

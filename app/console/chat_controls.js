@@ -91,13 +91,17 @@ export class Controls {
   // -------------------------------------------------------------------- sampling
 
   #sampling() {
-    const reset = button("Reset to the server’s defaults", () => {
-      this.#choices.sampling = {};
-      this.#choices.stop = "";
-      this.#choices.thinking = "";
-      for (const renew of this.#renewals) renew();
-      this.#changed();
-    }, { class: "quiet" });
+    const reset = button(
+      "Reset to the server’s defaults",
+      () => {
+        this.#choices.sampling = {};
+        this.#choices.stop = "";
+        this.#choices.thinking = "";
+        for (const renew of this.#renewals) renew();
+        this.#changed();
+      },
+      { class: "quiet" },
+    );
     this.#thinking = this.#select("thinking", "Thoughts", { "": "server’s default", on: "on", off: "off" });
     this.#thinking.hidden = true;
     return element(
@@ -194,12 +198,20 @@ export class Controls {
 
   #tools() {
     const editor = this.#area("tools", "Functions, as JSON", 10, "[ … ]", readTools);
-    const choice = this.#select("toolChoice", "Calls are", { auto: "the model’s to make", required: "required", none: "not made" });
-    const example = button("Put in an example", () => {
-      this.#choices.tools = JSON.stringify(EXAMPLE_TOOLS, null, 2);
-      for (const renew of this.#renewals) renew();
-      this.#changed();
-    }, { class: "quiet" });
+    const choice = this.#select("toolChoice", "Calls are", {
+      auto: "the model’s to make",
+      required: "required",
+      none: "not made",
+    });
+    const example = button(
+      "Put in an example",
+      () => {
+        this.#choices.tools = JSON.stringify(EXAMPLE_TOOLS, null, 2);
+        for (const renew of this.#renewals) renew();
+        this.#changed();
+      },
+      { class: "quiet" },
+    );
     const body = element("div", { class: "group" }, editor, example);
     this.#renewal(() => (body.hidden = !this.#choices.usesTools));
     this.#renewal(() => (choice.hidden = !this.#choices.usesTools && !this.#choices.mcp.length));

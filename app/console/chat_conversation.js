@@ -99,7 +99,12 @@ function readAnswer(given, at) {
     if (given.content) answer.parts.push({ kind: "text", text: plain(given.content, at), tokens: [] });
     for (const call of given.tool_calls ?? []) {
       const { name, arguments: sent } = call?.function ?? {};
-      answer.parts.push({ kind: "call", id: string(call?.id, at), name: string(name, at), arguments: string(sent, at) });
+      answer.parts.push({
+        kind: "call",
+        id: string(call?.id, at),
+        name: string(name, at),
+        arguments: string(sent, at),
+      });
     }
     return answer;
   }

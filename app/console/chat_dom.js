@@ -7,6 +7,7 @@
  * @returns {any}
  */
 export function element(tag, attributes = {}, ...children) {
+  /** @type {any} */
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
@@ -36,10 +37,14 @@ export function button(label, onclick, attributes = {}) {
  */
 export function copyButton(text, name = "") {
   const label = name ? `Copy ${name}` : null;
-  const made = button("Copy", async () => {
-    made.textContent = (await copied(text())) ? "Copied" : "Not copied";
-    setTimeout(() => (made.textContent = "Copy"), 1500);
-  }, { class: "quiet copy", "aria-label": label });
+  const made = button(
+    "Copy",
+    async () => {
+      made.textContent = (await copied(text())) ? "Copied" : "Not copied";
+      setTimeout(() => (made.textContent = "Copy"), 1500);
+    },
+    { class: "quiet copy", "aria-label": label },
+  );
   return made;
 }
 

@@ -200,7 +200,11 @@ function paragraph(lines) {
 /** @param {string[]} lines @param {number} depth */
 function quote(lines, depth) {
   const made = element("blockquote");
-  within(made, lines.map((line) => line.replace(QUOTE, "")), depth);
+  within(
+    made,
+    lines.map((line) => line.replace(QUOTE, "")),
+    depth,
+  );
   return made;
 }
 
@@ -260,7 +264,12 @@ function table(lines) {
   return element(
     "div",
     { class: "table", tabindex: "0", role: "group", "aria-label": "Table" },
-    element("table", {}, element("thead", {}, shown("th", head)), element("tbody", {}, ...rows.map((row) => shown("td", row)))),
+    element(
+      "table",
+      {},
+      element("thead", {}, shown("th", head)),
+      element("tbody", {}, ...rows.map((row) => shown("td", row))),
+    ),
   );
 }
 

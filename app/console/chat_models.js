@@ -6,7 +6,12 @@ export class ModelChooser {
   #api;
   #chosen;
   #select = element("select", { id: "chat-model" });
-  root = element("div", { class: "field model-choice" }, element("label", { for: "chat-model" }, "Model"), this.#select);
+  root = element(
+    "div",
+    { class: "field model-choice" },
+    element("label", { for: "chat-model" }, "Model"),
+    this.#select,
+  );
   /** What was listed for. */ #told = "";
 
   /** @param {any} api @param {(model: string) => void} chosen */

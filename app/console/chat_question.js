@@ -7,7 +7,12 @@ export class QuestionView {
   #resay;
   #body = element("div", { class: "text" });
   #edit = button("Edit", () => this.#open(), { class: "quiet" });
-  root = element("article", { class: "message question", "aria-label": "You" }, element("h3", { class: "who" }, "You"), this.#body);
+  root = element(
+    "article",
+    { class: "message question", "aria-label": "You" },
+    element("h3", { class: "who" }, "You"),
+    this.#body,
+  );
 
   /** @param {string} text @param {(text: string) => void} resay goes on from another text */
   constructor(text, resay) {
@@ -19,7 +24,12 @@ export class QuestionView {
   #close() {
     this.#body.replaceChildren(
       element("p", { class: "said" }, this.#text),
-      element("p", { class: "actions" }, copyButton(() => this.#text, "the question"), this.#edit),
+      element(
+        "p",
+        { class: "actions" },
+        copyButton(() => this.#text, "the question"),
+        this.#edit,
+      ),
     );
   }
 
@@ -42,7 +52,12 @@ export class QuestionView {
         leave();
       }
     });
-    const row = element("div", { class: "row" }, button("Cancel", leave), button("Ask this", send, { class: "primary" }));
+    const row = element(
+      "div",
+      { class: "row" },
+      button("Cancel", leave),
+      button("Ask this", send, { class: "primary" }),
+    );
     this.#body.replaceChildren(field, row);
     field.focus();
   }

@@ -15,8 +15,11 @@ import { callsOf, textOf, thoughtsOf } from "./chat_conversation.js";
 
 const LOGPROBS = "message.output_text.logprobs";
 
-/** @param {Message[]} messages @param {Options} options @returns {Request} */
-export function request(messages, options) {
+/** @param {Message[]} messages @param {Options} given @returns {Request} */
+export function request(messages, given) {
+  // A call that is required is required once: after its result the model may answer.
+  const isResult = ["tool", "decision"].includes(messages.at(-1)?.role ?? "");
+  const options = isResult && given.toolChoice === "required" ? { ...given, toolChoice: "auto" } : given;
   return options.mcp.length
     ? { path: "v1/responses", body: responsesBody(messages, options) }
     : { path: "v1/chat/completions", body: chatBody(messages, options) };
@@ -81,9 +84,8 @@ function responsesBody(messages, options) {
     return { type: "mcp", server_label: label, require_approval: options.asksApproval ? "always" : "never" };
   });
   const tools = options.tools.map((tool) => ({ type: "function", ...tool.function }));
-  const format = options.format?.type === "json_schema"
-    ? { type: "json_schema", ...options.format.json_schema }
-    : options.format;
+  const format =
+    options.format?.type === "json_schema" ? { type: "json_schema", ...options.format.json_schema } : options.format;
   return {
     model: options.model,
     ...(options.system ? { instructions: options.system } : {}),

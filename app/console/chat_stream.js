@@ -34,7 +34,8 @@ export async function play(request, answer, listening) {
       listening.changed();
       if (reader.isOver) break;
     }
-    if (!reader.isWhole && !answer.outcome.error) throw new BrokenStream("The stream ended before the answer was whole.");
+    if (!reader.isWhole && !answer.outcome.error)
+      throw new BrokenStream("The stream ended before the answer was whole.");
   } catch (error) {
     if (listening.signal.aborted) answer.outcome.isStopped = true;
     else answer.outcome.error = inWords(error);

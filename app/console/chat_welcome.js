@@ -11,7 +11,13 @@ const QUESTIONS = [
 export class Welcome {
   /** @param {(text: string) => void} ask */
   constructor(ask) {
-    const choices = QUESTIONS.map((question) => element("li", {}, button(question, () => ask(question))));
+    const choices = QUESTIONS.map((question) =>
+      element(
+        "li",
+        {},
+        button(question, () => ask(question)),
+      ),
+    );
     this.root = element(
       "div",
       { class: "welcome" },

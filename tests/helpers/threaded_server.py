@@ -43,6 +43,15 @@ class ThreadedServer:
         """Running or waiting in the engine."""
         return self.call(self.server.num_requests)
 
+    def until_idle(self) -> None:
+        """Until no request is left in the engine."""
+
+        async def idle() -> None:
+            while await self.server.num_requests():
+                await trio.sleep(0.02)
+
+        self.call(idle)
+
 
 @contextmanager
 def in_thread(opened: AbstractAsyncContextManager[Server]) -> Iterator[ThreadedServer]:
