@@ -63,7 +63,9 @@ def a_turn(round_: int, rate: float, *, start: float, memory: int, concurrency: 
 def a_server(name: str, rate: float, *, start: float, memory: int, weights: str, rounds: int = 3) -> ServerResults:
     turns = [a_turn(round_, rate, start=start, memory=memory) for round_ in range(1, rounds + 1)]
     command = [name, "serve", "--port", "{port}"]
-    return ServerResults(name, "1.2.3", weights, command, {}, turns, cold_start_seconds=2.4 * start)
+    return ServerResults(
+        name, "1.2.3", weights, command, {}, turns, cold_start_seconds=2.4 * start, first_start_seconds=5 * start
+    )
 
 
 def a_comparison() -> Results:

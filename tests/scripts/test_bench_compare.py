@@ -181,7 +181,7 @@ def test_the_tables_show_medians_spreads_and_ratios():
     text = document(a_comparison(), plots=["throughput"])
     assert "# trillm beside llama.cpp and vLLM\n" in text
     assert re.search(r"\| 1 +\| 150 \(141–159\) \| 75 \(70.5–79.5\) \| +25 \(23.5–26.5\) \| +2.0× \| +6.0× \|", text)
-    assert re.search(r"\| warm: start to ready, s +\| +2.07 \(1.95–2.18\)", text)
+    assert re.search(r"\| start to ready, s +\| +2.07 \(1.95–2.18\)", text)
     assert "A Processor, 2 cores, 24 GiB, 2026-11-30" in text
     assert re.findall(r"\((\w+)\.svg\)", text) == ["throughput"]
 
@@ -211,7 +211,7 @@ def test_levels_without_figures_are_left_out_of_the_table():
 def test_a_server_without_figures_has_dashes_and_its_reason():
     results = a_comparison()
     broken = results.models[0].servers[2]
-    broken.turns, broken.cold_start_seconds, broken.trouble = [], None, "round 1: it did not get ready"
+    broken.turns, broken.trouble = [], "round 1: it did not get ready"
     text = document(results, [])
     assert re.search(r"\| 16 +\| 316 .*\| +– \|", text)
     assert "vLLM has no figures: round 1: it did not get ready." in text
@@ -269,7 +269,7 @@ def a_checkpoint(directory: Path) -> Path:
 
 def a_contender(name: str, *trouble: str) -> Contender:
     server = Server(name, [sys.executable, str(FAKE), "{port}", *trouble], "model", "/health")
-    return Contender(server, "1", "none", [FAKE], cold=server, caches=["XDG_CACHE_HOME"])
+    return Contender(server, "1", "none", [FAKE], first=server, caches=["XDG_CACHE_HOME"])
 
 
 def run_course(
@@ -340,7 +340,10 @@ def test_without_time_every_server_has_its_first_level_and_the_rest_is_left_out(
 
 
 @pytest.mark.process
-def test_a_cold_start_is_measured_before_the_rounds(tmp_path):
-    ((server,), told) = run_course(tmp_path, a_contender("one"), plan=attrs.evolve(SMALL, rounds=1, cold_starts=True))
-    assert server.cold_start_seconds is not None
-    assert told[0].startswith("one: cold start to ready")
+def test_a_cold_start_and_the_very_first_one_are_measured_before_the_rounds(tmp_path):
+    plan = attrs.evolve(SMALL, rounds=1, cold_starts=True)
+    able = [a_contender("one"), attrs.evolve(a_contender("other"), caches=[])]
+    (one, other), told = run_course(tmp_path, *able, plan=plan)
+    assert [text.split(" ")[0] for text in told[:2]] == ["one:", "other:"]
+    assert None not in (one.cold_start_seconds, one.first_start_seconds, other.cold_start_seconds)
+    assert other.first_start_seconds is None

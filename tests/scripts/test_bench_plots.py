@@ -42,10 +42,10 @@ def test_the_same_figures_give_the_same_bytes(tmp_path):
 def test_servers_and_levels_without_figures_leave_no_trace_and_no_error(tmp_path):
     results = a_comparison()
     servers = results.models[0].servers
-    servers[2].turns, servers[2].cold_start_seconds = [], None
+    servers[2].turns, servers[2].first_start_seconds = [], None
     servers[1].turns = servers[1].turns[:1]
     results.models.append(ModelResults("Other/Model", [ServerResults("trillm", "1", "", [], {}, servers[0].turns)]))
-    draw_plots(results, tmp_path, ["latency_throughput", "memory"])
+    draw_plots(results, tmp_path, ["latency_throughput", "memory", "start"])
     assert (tmp_path / "Other-Model" / "memory.svg").is_file()
 
 

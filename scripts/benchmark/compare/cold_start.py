@@ -1,4 +1,4 @@
-"""A start as after the machine's own: nothing of the server or of the model in memory, nothing cached by itself."""
+"""Starts that are not like the next one: after the machine's own, and the very first one. Used by the course."""
 
 from __future__ import annotations
 
@@ -14,14 +14,23 @@ from scripts.benchmark.processes import open_server
 
 
 def cold_start_seconds(contender: Contender, log: Path) -> float:
-    """From starting the process to the first 200. Raises ServerFailedError.
+    """To ready, with nothing of the server and the model in memory, as after a start of the machine.
 
-    What another process has mapped stays in memory: a second server from the same files, say.
+    What another process has mapped stays in memory: of a second server from the same files, say. Raises
+    ServerFailedError.
     """
+    drop_from_page_cache(contender.files)
+    with open_server(contender.server, log) as running:
+        return running.ready_seconds
+
+
+def first_start_seconds(contender: Contender, log: Path) -> float | None:
+    """To ready, without anything that earlier starts cached; None if it caches nothing. Raises ServerFailedError."""
+    if not contender.caches:
+        return None
     with tempfile.TemporaryDirectory() as empty:
-        environment = dict(contender.cold.environment) | dict.fromkeys(contender.caches, empty)
-        drop_from_page_cache(contender.files)
-        with open_server(attrs.evolve(contender.cold, environment=environment), log) as running:
+        environment = dict(contender.first.environment) | dict.fromkeys(contender.caches, empty)
+        with open_server(attrs.evolve(contender.first, environment=environment), log) as running:
             return running.ready_seconds
 
 

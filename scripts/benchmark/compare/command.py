@@ -63,7 +63,7 @@ def compare(
     prompt_tokens
         Of each request; 128.
     cold_starts
-        Start each server once with its files not in memory and without caches of its own.
+        Start each server once with its files not in memory, and once without what it cached in earlier starts.
     llama_cpp
         llama.cpp's llama-server; else the one that LLAMA_SERVER names, or in PATH.
     vllm

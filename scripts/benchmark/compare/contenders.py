@@ -29,7 +29,7 @@ class Contender:
     """In which form it has the model."""
     files: Sequence[Path]
     """What it reads at start: files, and directories of them."""
-    cold: Server
+    first: Server
     """As it is started when nothing was cached by an earlier start."""
     caches: Sequence[str] = ()
     """Environment variables that name the directory in which it caches things."""
@@ -78,14 +78,14 @@ def _trillm(model: str | None, checkpoint: Checkpoint, gguf: Path | None, argume
         gguf.name if gguf else "its own files",
         [origin, Path(sys.prefix)],
         # By its path: with an empty cache the default model would be fetched again.
-        cold=servers.trillm(str(origin), checkpoint.name, arguments),
+        first=servers.trillm(str(origin), checkpoint.name, arguments),
         caches=["XDG_CACHE_HOME"],
     )
 
 
 def _llama_cpp(binary: Path, gguf: Path, name: str, slots: int, arguments: Sequence[str]) -> Contender:
     server = servers.llama_cpp(binary, gguf, name, slots, arguments)
-    return Contender(server, llama_cpp_version(binary), gguf.name, [gguf, binary], cold=server)
+    return Contender(server, llama_cpp_version(binary), gguf.name, [gguf, binary], first=server)
 
 
 def _vllm(python: Path, checkpoint: Checkpoint, gguf: Path | None, slots: int, arguments: Sequence[str]) -> Contender:
@@ -93,7 +93,7 @@ def _vllm(python: Path, checkpoint: Checkpoint, gguf: Path | None, slots: int, a
     server = servers.vllm(python, directory, slots, arguments)
     weights = "the same weights in float32" if gguf else "its own files, computed in float32"
     files = [directory, python.parent.parent]
-    return Contender(server, vllm_version(python), weights, files, cold=server, caches=["VLLM_CACHE_ROOT"])
+    return Contender(server, vllm_version(python), weights, files, first=server, caches=["VLLM_CACHE_ROOT"])
 
 
 def float32_directory(checkpoint: Checkpoint) -> Path:

@@ -89,7 +89,9 @@ class ServerResults(msgspec.Struct):
     """What was set for it."""
     turns: list[Turn] = []
     cold_start_seconds: float | None = None
-    """Its files not in the page cache, and no cache of its own."""
+    """To ready, with its files not in the page cache, as after a start of the machine."""
+    first_start_seconds: float | None = None
+    """… with its files there, and without what earlier starts cached; None if it caches nothing."""
     trouble: str = ""
     """Why it has no figures, or not all."""
 

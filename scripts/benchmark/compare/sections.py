@@ -12,6 +12,7 @@ from scripts.benchmark.statistics import Spread, percentile
 
 OfTurn = Callable[[Turn], float | None]
 OfLevel = Callable[[Level], float]
+OfServer = Callable[[ServerResults], float | None]
 MEGA = 1e6
 
 
@@ -21,13 +22,13 @@ class Row:
 
     figure: Figure
     of: OfTurn
-    of_cold: bool = False
-    """Of the cold start, which is not in a round."""
+    once: OfServer | None = None
+    """Instead of that: what was measured once, before the rounds."""
 
     def by_round(self, server: ServerResults) -> dict[int, float]:
-        if self.of_cold:
-            return {} if server.cold_start_seconds is None else {0: server.cold_start_seconds}
-        found = ((turn.round, self.of(turn)) for turn in server.turns)
+        found = (
+            [(turn.round, self.of(turn)) for turn in server.turns] if self.once is None else [(0, self.once(server))]
+        )
         return {round_: value for round_, value in found if value is not None}
 
     def spread(self, server: ServerResults) -> Spread | None:
@@ -152,9 +153,13 @@ def long_rows(plan: PlanRecord) -> list[Row]:
 
 
 def start_rows() -> list[Row]:
+    def nothing(_: Turn) -> None:
+        return None
+
     return [
-        Row(Figure("cold: nothing in memory, no caches, s", "s", False), lambda turn: None, of_cold=True),
-        Row(Figure("warm: start to ready, s", "s", False), lambda turn: turn.ready_seconds),
+        Row(Figure("start to ready, s", "s", False), lambda turn: turn.ready_seconds),
+        Row(Figure("… its files not in memory, s", "s", False), nothing, lambda server: server.cold_start_seconds),
+        Row(Figure("… without its own caches, s", "s", False), nothing, lambda server: server.first_start_seconds),
         Row(Figure("first request after a start, s", "s", False), lambda turn: turn.first_request_seconds),
     ]
 
