@@ -21,6 +21,7 @@ from app.commands.completion import completion
 from app.commands.ending import refuse
 from app.commands.help_page import Layout, command_page, start_page
 from app.commands.help_wanted import HelpWanted, help_wanted
+from app.commands.interruption import STATUS as INTERRUPTED
 from app.commands.proxy import proxy
 from app.commands.pull import pull
 from app.commands.serve import serve
@@ -120,7 +121,10 @@ def bold(text: str) -> str:
 def main() -> None:
     signal.signal(signal.SIGTERM, leave)
     keep_files_ours()
-    sys.exit(run(sys.argv[1:]))
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except KeyboardInterrupt:  # a command that has anything to say of it has said it
+        sys.exit(INTERRUPTED)
 
 
 def leave(number: int, frame: FrameType | None) -> NoReturn:

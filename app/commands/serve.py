@@ -63,17 +63,23 @@ def serve(
         )
     set_up_logging(chosen.log_level, chosen.log_format)
     warn_of_unknown_variables()
-    from app.launch import serve as serve_forever
-    from app.notify import take_variables
+    status = 0
+    try:
+        status = status_of(lambda: start_serving(model, chosen))
+    except* KeyboardInterrupt:  # before app/launch.py handles signals there is nothing to finish
+        pass
+    return status
 
-    manager = take_variables(os.environ)
 
-    def run() -> int:
-        with open_start(chosen) as (start, shown):
-            checkpoint = fetch(model, chosen, start.startup, shown)
-            return trio.run(serve_forever, chosen, checkpoint, manager, start)
+def start_serving(model: str | None, settings: Settings) -> int:
+    """The exit status, in the end. Raises TrillmError and OSError for what ends the start."""
+    with open_start(settings) as (start, shown):
+        from app.launch import serve as serve_forever
+        from app.notify import take_variables
 
-    return status_of(run)
+        manager = take_variables(os.environ)
+        checkpoint = fetch(model, settings, start.startup, shown)
+        return trio.run(serve_forever, settings, checkpoint, manager, start)
 
 
 @contextmanager
