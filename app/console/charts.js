@@ -165,7 +165,7 @@ class Chart {
 
   #draw() {
     if (!this.#plot && this.#place.clientWidth > 50) {
-      this.#plot = new window.uPlot(this.#options(this.#place.clientWidth), this.#data, this.#place);
+      this.#plot = new (/** @type {any} */ (window).uPlot)(this.#options(this.#place.clientWidth), this.#data, this.#place);
     }
     this.#plot?.setData(this.#data);
   }

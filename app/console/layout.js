@@ -16,18 +16,19 @@ const SECOND_LINE = 88;
 /** @param {any} house @param {number} width
  * @returns {{boxes: Map<string, Box>, ways: Way[], height: number}} */
 export function layout(house, width) {
-  const rows = { left: [], middle: [], right: [] };
   const kinds = (/** @type {string[]} */ ...names) => house.actors.filter((actor) => names.includes(actor.kind));
-  const servers = kinds("api");
-  const front = servers.length ? servers : kinds("app");
-  rows.left = [...front, ...(servers.length ? kinds("app") : []), ...kinds("weights")];
-  rows.middle = kinds("engine").flatMap((engine) => [
-    engine,
-    ...house.actors.filter((one) => one !== engine && one.engine_index === engine.engine_index && one.engine_index !== null),
-  ]);
-  rows.right = [...kinds("output"), ...kinds("standby"), ...house.actors.filter((one) => !(one.kind in BOX))];
+  const others = house.actors.filter((/** @type {any} */ actor) => !(actor.kind in BOX));
+  const rows = {
+    left: [...kinds("api"), ...kinds("app"), ...kinds("weights")],
+    middle: kinds("engine").flatMap((engine) => [engine, ...partsOf(engine, house)]),
+    right: [...kinds("output"), ...kinds("standby"), ...others],
+  };
   return width < NARROW ? narrow(house, rows, width) : wide(house, rows, width);
 }
+
+/** Its ranks and its connector. @param {any} engine @param {any} house */
+const partsOf = (engine, house) =>
+  house.actors.filter((one) => one !== engine && one.engine_index !== null && one.engine_index === engine.engine_index);
 
 /** @param {any[]} actors @param {number} x @param {number} y @param {number} width @param {Map<string, Box>} boxes */
 function stack(actors, x, y, width, boxes) {

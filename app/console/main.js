@@ -152,6 +152,7 @@ function showView() {
     if (link.getAttribute("data-view") === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  byId("foot").hidden = view === "chat"; // which fills the screen, and shows the same as code
   window.scrollTo(0, 0);
   document.dispatchEvent(new CustomEvent("view", { detail: view }));
 }

@@ -78,6 +78,16 @@ async def test_a_head_tells_how_long_the_file_is() -> None:
     assert int(reply.headers["Content-Length"]) == len((await under_test.get(PAGE)).data)
 
 
+async def test_what_an_open_page_asks_every_second_is_no_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    under_test = make_app()
+    with caplog.at_level("INFO", "trillm.access"):
+        for path in ("/house", "/console/main.js", "/console/vendor/uPlot.min.css"):
+            await under_test.get(path)
+        assert not caplog.records
+        await under_test.get(PAGE)
+    assert ['"GET /" 200' in record.getMessage() for record in caplog.records] == [True]
+
+
 async def test_without_the_console_there_is_no_page_but_the_house_is_told() -> None:
     under_test = make_app(has_console=False)
     assert (await under_test.get(PAGE)).status_code == 404

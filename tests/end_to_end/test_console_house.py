@@ -215,3 +215,67 @@ def test_on_a_narrow_screen_nothing_is_wider_than_it(browser: Browser, served: T
     with open_page(browser, f"{served.url}/#{view}", width=400) as page:
         expect(page.locator("#state-word")).to_have_text("ready")
         assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+
+
+QUANTILES = """
+async () => {
+  const { quantile } = await import(new URL("console/figures.js", document.baseURI).href);
+  const before = { bounds: [0.1, 0.2, 0.4], counts: [5, 0, 0, 0], sum: 0 };
+  const of = (counts, share) => quantile(before, { ...before, counts }, share);
+  const asked = [[[5, 0, 0, 0], 0.5], [[5, 10, 0, 0], 0.5], [[5, 10, 10, 0], 0.95],
+    [[9, 0, 0, 0], 0.25], [[5, 0, 0, 3], 0.5]];
+  return asked.map(([counts, share]) => of(counts, share));
+}
+"""
+
+
+def test_quantiles_are_those_of_what_came_since_and_lie_within_buckets(
+    browser: Browser, served: ThreadedServer
+) -> None:
+    with open_page(browser, served.url) as page:
+        found = page.evaluate(QUANTILES)
+        assert found[0] is None
+        assert found[1:] == pytest.approx([0.15, 0.38, 0.025, 0.4])
+
+
+LAYOUTS = """
+async () => {
+  const { layout } = await import(new URL("console/layout.js", document.baseURI).href);
+  const actor = (name, kind, engine_index = null) => ({ name, kind, engine_index });
+  const wrong = [];
+  for (const engines of [1, 2, 8]) {
+    for (const servers of [0, 3]) {
+      const actors = [actor("app", "app"), actor("weights-0", "weights"), actor("standby-0", "standby")];
+      const links = [];
+      for (let i = 0; i < servers; i++) actors.push(actor(`api-${i}`, "api"));
+      for (let i = 0; i < (servers || 1); i++) actors.push(actor(`output-${i}`, "output"));
+      for (let i = 0; i < engines; i++) {
+        actors.push(actor(`engine-${i}`, "engine", i), actor(`rank-${i}.1`, "rank", i), actor(`kv-${i}`, "kv", i));
+        const [engine, kv] = [`engine-${i}`, `kv-${i}`];
+        const pairs = [["app", engine], [engine, "output-0"], [engine, kv], [kv, engine]];
+        for (const [from, to] of pairs) links.push({ from, to, sends: `${from} ${to}`, socket: "PUSH/PULL" });
+      }
+      links.push({ from: "output-0", to: "app", sends: "RequestOutputs", socket: "PUSH/PULL" });
+      for (const width of [300, 420, 859, 860, 1100, 1380]) {
+        const { boxes, ways, height } = layout({ actors, links }, width);
+        const placed = [...boxes.values()];
+        const isOut = placed.some((b) => b.x < 0 || b.y < 0 || b.x + b.width > width || b.y + b.height > height);
+        const overlap = placed.some((a, i) => placed.some((b, j) => i < j && a.x < b.x + b.width && b.x < a.x + a.width
+          && a.y < b.y + b.height && b.y < a.y + a.height));
+        const isWhole = placed.length === actors.length && ways.length === links.length;
+        const isDrawn = ways.every((way) => !way.path.includes("NaN"));
+        const isRight = !isOut && !overlap && isWhole && isDrawn;
+        if (!isRight) wrong.push([engines, servers, width, isOut, overlap, isWhole, isDrawn]);
+      }
+    }
+  }
+  return wrong;
+}
+"""
+
+
+def test_every_actor_has_a_place_of_its_own_in_every_house_on_every_screen(
+    browser: Browser, served: ThreadedServer
+) -> None:
+    with open_page(browser, served.url) as page:
+        assert page.evaluate(LAYOUTS) == []
