@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from app.api_client.call_error import RefusedError
 from app.api_client.client import ApiClient
 from protocol.errors import NotFoundError
 
 MOST_NAMES = 20
+ABSENT = (404, 405)
+"""What a server answers that does not have a route."""
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -25,8 +28,16 @@ async def model_names(client: ApiClient) -> list[str]:
 
 
 async def chosen_model(client: ApiClient, wanted: str | None) -> str:
-    """The wanted one, or the server's first. Raises NotFoundError with what there is, and as `model_names`."""
-    names = await model_names(client)
+    """The wanted one, also of a server that does not tell which it has; or the server's first.
+
+    Raises NotFoundError with what there is, and as `model_names`.
+    """
+    try:
+        names = await model_names(client)
+    except RefusedError as error:
+        if wanted is None or error.answered not in ABSENT:
+            raise
+        return wanted
     if wanted is not None and names and wanted not in names:
         there = ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
         raise NotFoundError(f"{client.place} has no model {wanted!r}; it has {there}")

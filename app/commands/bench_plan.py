@@ -26,8 +26,8 @@ MOST_TOKENS = 1 << 20
 
 @attrs.frozen(kw_only=True)
 class LoadFlags:
-    backend: Annotated[Literal["openai", "openai-chat"], Parameter(group=LOAD)] = "openai"
-    """openai asks for completions, openai-chat for chat completions."""
+    backend: Annotated[Literal["openai", "vllm", "openai-chat"], Parameter(group=LOAD)] = "openai"
+    """openai (or vllm, which is the same) asks for completions, openai-chat for chat completions."""
     endpoint: Annotated[str | None, Parameter(group=LOAD, show_default=False)] = None
     """The path that is asked. Default: the backend's, /v1/completions or /v1/chat/completions."""
     model: Annotated[str | None, Parameter(name=("--model", "--served-model-name"), group=LOAD, show_default=False)] = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import trio
 from cyclopts import Group, Parameter
 
+from app.commands.closed_output import nobody_reads
 from app.commands.ending import status_of
 from app.commands.interruption import STATUS, unless_interrupted
 from app.commands.sampling_flags import ChatSamplingFlags
@@ -142,8 +143,7 @@ def _ask_once(session: ChatSession, question: str, tells_figures: bool) -> int:
     try:
         was_over = trio.run(unless_interrupted, ask)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what Python still flushes, either
-        return 1
+        return nobody_reads()
     if tells_figures and session.figures:
         print(session.figures, file=sys.stderr)  # noqa: T201  it is what was asked for
     return 0 if was_over else STATUS

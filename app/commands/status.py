@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import trio
 from cyclopts import Group, Parameter
 
+from app.commands.closed_output import nobody_reads
 from app.commands.ending import refuse
 from app.commands.interruption import STATUS as INTERRUPTED
 from app.commands.interruption import unless_interrupted
@@ -65,6 +66,8 @@ def status(
     except TrillmError as error:
         refuse(error.message)
         return NO_ANSWER
+    except BrokenPipeError:
+        return nobody_reads()
     except KeyboardInterrupt:
         return INTERRUPTED
 

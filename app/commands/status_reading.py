@@ -9,13 +9,11 @@ import msgspec
 
 from app.api_client.call_error import RefusedError
 from app.api_client.client import ApiClient
-from app.api_client.models import model_names
+from app.api_client.models import ABSENT, model_names
 from app.house import House
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 TOKENS, KV_USAGE = "vllm:generation_tokens_total", "vllm:kv_cache_usage_perc"
-ABSENT = (404, 405)
-"""What a server answers that does not have a route."""
 
 
 class OtherServer(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,16 @@ async def test_the_first_model_is_chosen_and_a_wrong_one_is_told_what_there_is()
             await chosen_model(client, "third")
 
 
+async def test_a_model_that_is_named_will_do_where_a_server_tells_none() -> None:
+    async def has_no_list(talk: Talk) -> None:
+        await talk.whole({"detail": "Not Found"}, 404)
+
+    async with open_client(has_no_list) as (client, _):
+        assert await chosen_model(client, "mine") == "mine"
+        with pytest.raises(RefusedError, match="404"):
+            await chosen_model(client, None)
+
+
 async def test_nothing_that_listens_is_told_with_what_to_do() -> None:
     async with open_client(lists_models) as (client, server):
         server.is_reachable = False
