@@ -174,7 +174,7 @@ class Client:
             self._fail(call, f"the stream broke off after {len(call.events)} events")
 
     def _fail(self, call: Call, failure: str) -> None:
-        call.failure = failure
+        call.failure = failure = " ".join(failure.split())  # of an HTTP answer, in one line
         if not self._bears_failures:
             raise UnexpectedAnswerError(failure)
 

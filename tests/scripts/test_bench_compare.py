@@ -198,14 +198,14 @@ def test_levels_without_figures_are_left_out_of_the_table():
     results = a_comparison()
     for server in results.models[0].servers:
         server.turns = [
-            msgspec.structs.replace(turn, levels=turn.levels[:2], beside=None, left_out=["4 at once"])
+            msgspec.structs.replace(turn, levels=turn.levels[:2], beside=None, left_out=["4 at once (no time)"])
             for turn in server.turns
         ]
     text = document(results, [])
     assert re.search(r"^\| 2 ", text, re.MULTILINE)
     assert not re.search(r"^\| 4 ", text, re.MULTILINE)
     assert "streams beside long prompts" not in text
-    assert "vLLM, round 2: no time for 4 at once." in text
+    assert "vLLM, round 2: left out: 4 at once (no time)." in text
 
 
 def test_a_server_without_figures_has_dashes_and_its_reason():
@@ -335,7 +335,7 @@ def test_a_server_that_does_not_start_or_answer_is_left_out_and_the_others_go_on
 def test_without_time_every_server_has_its_first_level_and_the_rest_is_left_out(tmp_path):
     found, told = run_course(tmp_path, a_contender("one"), a_contender("other"), minutes=0.0)
     assert [[len(turn.levels) for turn in server.turns] for server in found] == [[1], [1]]
-    assert found[0].turns[0].left_out == ["3 at once"]
+    assert found[0].turns[0].left_out == ["3 at once (no time)"]
     assert told[-1].startswith("1 of 2 rounds")
 
 
@@ -347,3 +347,13 @@ def test_a_cold_start_and_the_very_first_one_are_measured_before_the_rounds(tmp_
     assert [text.split(" ")[0] for text in told[:2]] == ["one:", "other:"]
     assert None not in (one.cold_start_seconds, one.first_start_seconds, other.cold_start_seconds)
     assert other.first_start_seconds is None
+
+
+@pytest.mark.process
+def test_what_was_measured_before_a_part_went_wrong_is_kept(tmp_path):
+    plan = attrs.evolve(SMALL, rounds=1, arrivals=1)
+    ((server,), _) = run_course(tmp_path, a_contender("one", "refusing", "15"), plan=plan)
+    (turn,) = server.turns
+    assert [level.failures for level in turn.levels] == [0, 0]
+    assert turn.beside is None
+    assert "streams beside long prompts (HTTP/1.0 503" in turn.left_out[0]

@@ -57,7 +57,7 @@ def _failures(server: ServerResults) -> Iterator[str]:
         yield f"{server.name} {state}: {server.trouble}."
     for turn in server.turns:
         if turn.left_out:
-            yield f"{server.name}, round {turn.round}: no time for {', '.join(turn.left_out)}."
+            yield f"{server.name}, round {turn.round}: left out: {', '.join(turn.left_out)}."
 
 
 def unlike(model: ModelResults) -> list[str]:

@@ -74,7 +74,7 @@ class Turn(msgspec.Struct, frozen=True):
     levels: list[Level]
     beside: BesidePrompts | None = None
     left_out: list[str] = []
-    """What there was no time for."""
+    """What there are no figures of, and why."""
 
 
 class ServerResults(msgspec.Struct):

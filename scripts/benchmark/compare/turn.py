@@ -88,7 +88,7 @@ class _Turn:
         for call in (first, again):
             self._ask(call)
             if failure := failure_of(call):
-                self.left_out.append(f"a prompt of {LONG_PROMPT_TOKENS} tokens: {failure}")
+                self.left_out.append(f"a prompt of {LONG_PROMPT_TOKENS} tokens ({failure})")
                 return None, None
         return first.first_token_seconds, again.first_token_seconds
 
@@ -98,7 +98,7 @@ class _Turn:
             if found:
                 expected = level_seconds((found[-1].requests, found[-1].seconds), self.plan.requests(concurrency))
                 if time.perf_counter() + expected > self.ends_at:
-                    self.left_out += [f"{n} at once" for n in self.plan.concurrency if n >= concurrency]
+                    self.left_out += [f"{n} at once (no time)" for n in self.plan.concurrency if n >= concurrency]
                     break
             found.append(self._level(concurrency))
         return found
@@ -121,9 +121,13 @@ class _Turn:
         # Beside streams a prompt takes longer than alone: twice as long, say.
         expected = plan.arrivals + 2 * prompts * long_seconds * ARRIVING_PROMPT_TOKENS / LONG_PROMPT_TOKENS
         if time.perf_counter() + expected > self.ends_at:
-            self.left_out.append("streams beside long prompts")
+            self.left_out.append("streams beside long prompts (no time)")
             return None
-        return self._beside_prompts(2 * expected)
+        try:
+            return self._beside_prompts(2 * expected)
+        except UnexpectedAnswerError as error:
+            self.left_out.append(f"streams beside long prompts ({error})")
+            return None
 
     def _beside_prompts(self, seconds: float) -> BesidePrompts:
         """Streams that run on, long enough for the window to end before they do, while long prompts arrive."""
