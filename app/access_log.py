@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast, final
 
 import trio
-from attrs import define, evolve
+from attrs import define, evolve, field
 from hypercorn.typing import (
     ASGIFramework,
     ASGIReceiveCallable,
@@ -27,6 +27,7 @@ from quart import Request
 
 from app.http_metrics import HttpMetrics
 from app.request_label import HEADER, request_label
+from protocol.ids import RequestId
 from protocol.log_lines import REQUEST
 
 log = logging.getLogger("trillm.access")
@@ -41,6 +42,8 @@ QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/ping", "/load", "/ho
 UNMEASURED = QUIET_PATHS | {"/version"}
 """Routes that vLLM leaves out of http_*: they are many and quick, and would make means look good."""
 MAX_PATH = 200
+MAX_TOLD = 32
+"""Of the engines' requests."""
 _PARAMETER = re.compile(r"<(?:[^:<>]+:)?([^<>]+)>")
 
 
@@ -73,6 +76,8 @@ class Access:
     status: int = 0
     """0: nothing was sent."""
     first_byte_at: float | None = None
+    engine_requests: list[RequestId] = field(factory=list)
+    """What engines and output handlers call its sequences, in their lines of the log."""
     num_received: int = 0
     """Bytes of the body, as of the answer's."""
     num_sent: int = 0
@@ -133,6 +138,7 @@ class Access:
             "seconds": round(now - self.began, 3),
             "bytes": self.num_sent,
             "end": self.end,
+            "engine_requests": self.engine_requests[:MAX_TOLD],
         }
 
 

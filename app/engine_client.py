@@ -48,6 +48,7 @@ from app.tracing.request_trace import current_trace
 from protocol.engine_stats import EngineStats
 from protocol.errors import EngineDeadError, TrillmError, UnavailableError
 from protocol.ids import FIRST_ENGINE, EngineIndex, Epoch, RequestId
+from protocol.log_lines import REQUEST
 from protocol.messages import (
     EngineAttached,
     RequestOutput,
@@ -306,7 +307,10 @@ class ActorEngineClient:
     def _start(
         self, prompts: Sequence[Prompt], deadline: Deadline | None, first_token_by: float, is_patient: bool
     ) -> ActorGeneration:
-        generation = ActorGeneration([next(self._ids) for _ in prompts])
+        ids = [next(self._ids) for _ in prompts]
+        generation = ActorGeneration(ids)
+        if (asked := REQUEST.get()) is not None:
+            asked.engine_requests += ids
         arrival, now = self._clock(), trio.current_time()
         trace = current_trace.get()
         if trace is not None and not trace.is_recorded:

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol, final
 
+from protocol.ids import RequestId
+
 
 class LogStyle(StrEnum):
     """What a line looks like."""
@@ -42,6 +44,8 @@ class RequestNames(Protocol):
     """The id in the answer's body; "-" before there is one."""
     trace_id: str
     """Of the trace that it is part of; "-" if there are no traces."""
+    engine_requests: list[RequestId]
+    """What engines and output handlers call its sequences."""
 
 
 REQUEST: ContextVar[RequestNames | None] = ContextVar("trillm_request", default=None)

@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 from app.access_log import printable, route_name
 from app.factory import create_app
 from protocol.errors import UnavailableError
+from protocol.log_lines import LineFormatter, LogStyle
 from tests.helpers.app_under_test import AppUnderTest, make_app
 from tests.helpers.asgi import Exchange, http_scope
 
@@ -166,3 +167,19 @@ def test_long_paths_are_cut() -> None:
 )
 def test_routes_are_named_with_braces(rule: str, name: str) -> None:
     assert route_name(rule) == name
+
+
+async def test_whatever_is_logged_for_a_request_has_its_names(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="trillm.access")
+    caplog.handler.setFormatter(LineFormatter(LogStyle.JSON))
+    under_test = make_app(dies_after=0)
+    reply = await under_test.send(
+        "POST", COMPLETIONS, json.dumps({"prompt": "a", "max_tokens": 2}).encode(), X_Request_Id="mine"
+    )
+    told = [json.loads(line) for line in caplog.text.splitlines()]
+
+    assert reply.status_code == 500
+    assert {line["logger"] for line in told} == {"trillm.access", "trillm.http"}
+    assert {line["request_id"] for line in told} == {"mine"}
+    assert len({line["answer_id"] for line in told}) == 1
+    assert told[-1]["status"] == 500

@@ -104,6 +104,7 @@ async def test_a_log_of_json_is_json_in_every_line_of_every_process(checkpoint: 
         [access] = [line for line in told if line["logger"] == "trillm.access"]
         assert access["actor"] in ("api-0", "api-1")
         assert (access["request_id"], access["answer_id"], access["status"]) == ("mine", answer["id"], 200)
+        assert len(access["engine_requests"]) == 1
         [ready] = [line for line in told if line["message"].startswith("ready in")]
         assert ready["seconds"] == pytest.approx(sum(ready["phases"].values()), abs=0.01)
 

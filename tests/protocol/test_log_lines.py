@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from protocol.ids import RequestId
 from protocol.log_lines import REQUEST, LineFormatter, LogStyle, on_nobodys_behalf, safe, style_of
 
 
@@ -20,6 +21,7 @@ class Names:
     label: str
     answer_id: str = "-"
     trace_id: str = "-"
+    engine_requests: list[RequestId] = attrs.field(factory=list)
 
 
 def record(message: str, level: int = logging.INFO, **extra: object) -> logging.LogRecord:
