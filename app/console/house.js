@@ -1,6 +1,7 @@
 // The view #house: figures of now, the actors drawn and as a table, and what has happened since the page was opened.
 
 import { Happenings, heartbeatOf, phaseOf, stateOf } from "./actors.js";
+import { announce } from "./announcer.js";
 import { Readings } from "./figures.js";
 import { Drawing } from "./drawing.js";
 import { latency, percent, rate } from "./words.js";
@@ -119,7 +120,7 @@ function tell(level, text) {
   list.prepend(entry);
   while (list.children.length > MOST_EVENTS) list.lastChild?.remove();
   byId("events-hint").hidden = true;
-  if (level !== "off") setText(byId("announcer"), text);
+  if (level !== "off") announce(text);
 }
 
 export function start() {

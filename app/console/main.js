@@ -1,6 +1,7 @@
 // The page's frame: key, theme, views, and a reading of the house once a second. Other modules get `api` and listen for
 // `house` events on document; none of them knows how a reading is had.
 
+import { announce } from "./announcer.js";
 import { start as startCharts } from "./charts.js";
 import { start as startChat } from "./chat.js";
 import { start as startHouse } from "./house.js";
@@ -235,7 +236,7 @@ function lose(why) {
     lostAt = Date.now();
     document.dispatchEvent(new CustomEvent("house-lost"));
   }
-  const since = new Date(lostAt).toLocaleTimeString();
+  const since = new Date(lostAt).toLocaleTimeString("en-GB");
   const text = why || "The server may be restarting, or the network is down.";
   const banner = byId("banner");
   banner.hidden = false;
@@ -283,11 +284,6 @@ function setState(state, word, why = "") {
   badge.title = why;
   byId("state-word").textContent = word;
   if (isNews) announce(`The server is ${word}.${why ? ` ${why}` : ""}`);
-}
-
-/** For who does not see the page. @param {string} text */
-export function announce(text) {
-  byId("announcer").textContent = text;
 }
 
 byId("base-url").textContent = url("v1");

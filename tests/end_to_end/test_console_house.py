@@ -74,7 +74,8 @@ def test_a_killed_engine_is_seen_to_restart_and_what_went_on_is_told(browser: Br
         expect(events).to_contain_text("engine-0 is ready again")
         expect(events).to_contain_text("1 request went on")
         answering.join()
-        expect(page.locator("#announcer")).to_have_text(re.compile("engine-0 is ready again|The server is ready"))
+        for said in ("engine-0 ended: killed by SIGKILL", "engine-0 is ready again"):
+            expect(page.get_by_role("log", name="Changes")).to_contain_text(said)
         expect(actor(page, "engine-0")).to_contain_text("1 restart")
         expect(actor(page, "engine-0").locator(".word")).to_have_text("ready")
 
