@@ -16,6 +16,7 @@ from cyclopts import App, CycloptsError
 
 from app.commands.bench import bench
 from app.commands.chat import chat
+from app.commands.check import check
 from app.commands.complaint import complaint
 from app.commands.completion import completion
 from app.commands.ending import refuse
@@ -47,6 +48,7 @@ def make_app(words: Sequence[str] = ()) -> App:
     app.command(status)
     app.command(pull)
     app.command(bench)
+    app.command(check, config=sources)
     app.command(proxy, config=sources)
     app.command(version)
     app.command(completion)

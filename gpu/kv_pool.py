@@ -67,9 +67,18 @@ def free_bytes(device: torch.device, num_engines: int = 1) -> tuple[int, int]:
     """Bytes that the pool may take at most, and by default, on this device as it is now (weights loaded), if as many
     engines share the machine, of whose GPUs each has its own (gpu/cards)."""
     if device.type == "cuda":
-        free = int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE)
-        return free, free
-    available = available_memory() // num_engines
+        return card_share(torch.cuda.mem_get_info(device)[0])
+    return host_shares(available_memory() // num_engines)
+
+
+def card_share(free: int) -> tuple[int, int]:
+    """The same, of a GPU's memory that is free."""
+    share = int(free * CUDA_SHARE)
+    return share, share
+
+
+def host_shares(available: int) -> tuple[int, int]:
+    """The same, of the host's memory that one engine may take."""
     return available // 2, min(int(available * CPU_SHARE), CPU_DEFAULT_BYTES)
 
 

@@ -92,6 +92,24 @@ def fetch_repository(
             progress.abandoned = True
 
 
+def find_repository(repository: str, revision: str | None = None, hub_cache: Path | None = None) -> Path | None:
+    """The directory of its snapshot, if it has been fetched; no network is asked. A name that is none is not there."""
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        found = snapshot_download(
+            repository,
+            revision=revision,
+            cache_dir=hub_cache,
+            allow_patterns=PATTERNS,
+            ignore_patterns=UNWANTED,
+            local_files_only=True,
+        )
+    except (errors.LocalEntryNotFoundError, errors.HFValidationError):
+        return None
+    return Path(found)
+
+
 def _wait(future: Future[str], repository: str, progress: Progress, report: Report) -> Path:
     while True:
         try:

@@ -60,6 +60,11 @@ def resolve(model: str | None, *, cache_dir: Path, report: Report, revision: str
     return Checkpoint(fetch_repository(model, report, revision=revision), model, Source.HUB)
 
 
+def is_path(model: str) -> bool:
+    """It is meant as one on this disk, not as a name on the Hub."""
+    return Path(model).expanduser().exists() or _looks_like_a_path(model)
+
+
 def _looks_like_a_path(model: str) -> bool:
     return (
         model.startswith((".", "~", os.sep))

@@ -33,7 +33,20 @@ EVERYDAY: Mapping[str, Mapping[str, str]] = {
         "--data-parallel-size": "engines, each with the whole model",
         "--enable-lora": "take LoRA adapters (--help=lora)",
         "--log-level": "debug, info, warning or error",
-    }
+    },
+    "check": {
+        "--json": "findings as JSON, for programs",
+        "--config": "TOML file with settings that a server would have",
+        "--device": "auto, cpu or cuda",
+        "--dtype": "auto, float32, bfloat16, float16, int8",
+        "--max-model-len": "tokens of prompt and answer: 16384, 16K",
+        "--kv-cache-memory-bytes": "memory for keys and values: 8G",
+        "--kv-cache-dtype": "auto, fp8, fp8_e4m3 or fp8_e5m2",
+        "--tensor-parallel-size": "GPUs, or processes, for one model",
+        "--data-parallel-size": "engines, each with the whole model",
+        "--port": "port that a server would listen on (8000)",
+        "--download-dir": "where models are kept",
+    },
 }
 """By command: the flags of its short page, each in a few words. A command that is not here shows all that it has."""
 _COLUMN = 30

@@ -79,6 +79,25 @@ def find_library(cache_directory: Path) -> Path | None:
     return library if library.exists() and _is_ours(library) else None
 
 
+def find_compiler() -> str | None:
+    """The path of the compiler that would build them."""
+    return next((path for name in COMPILERS if (path := shutil.which(name))), None)
+
+
+def compiler_trouble() -> str | None:
+    """Why they could not be built here, in one line; None if a program with their headers compiles. Takes a second."""
+    trial = "#include <cstdint>\n#include <thread>\n#include <vector>\nint main() { return 0; }\n"
+    try:
+        command = [_find_compiler(), "-std=c++20", "-march=native", "-fsyntax-only", "-x", "c++", "-"]
+        done = subprocess.run(command, input=trial, capture_output=True, text=True, timeout=30, check=False)
+    except (BuildError, OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    errors = [line for line in done.stderr.splitlines() if "error" in line] or [f"status {done.returncode}"]
+    return f"{command[0]} cannot compile C++20: {errors[0]}"
+
+
 def _is_ours(library: Path) -> bool:
     """Whether nobody but us and root can have written what we are about to run."""
     status = library.stat()
@@ -90,9 +109,8 @@ def _library(cache_directory: Path, compiler: str, options: Sequence[str]) -> Pa
 
 
 def _find_compiler() -> str:
-    for name in COMPILERS:
-        if path := shutil.which(name):
-            return path
+    if path := find_compiler():
+        return path
     raise BuildError(f"no C++ compiler is installed (none of {', '.join(COMPILERS)})")
 
 

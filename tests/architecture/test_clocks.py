@@ -9,6 +9,7 @@ import pytest
 from tests.architecture.test_imports import MODULES
 
 READS_THE_WALL_CLOCK = {
+    "app.checkup.machine": "whether it is set at all: certificates are judged by it",
     "app.commands.bench": "the date in results and in their file's name",
     "app.services": "the `created` fields, and when the server started",
     "app.api_servers": "when the server started",

@@ -1,0 +1,1 @@
+"""What `trillm check` finds: facts of the machine, and what is concluded from them, with a remedy for each problem."""
