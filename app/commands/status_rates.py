@@ -27,6 +27,9 @@ class Rates:
         """Tokens per second between the last two readings; empty after the first, and after a restart."""
         self.course: deque[float] = deque(maxlen=MOST_READINGS)
         """Of all engines together, the oldest first."""
+        self.earlier: House | None = None
+        """The oldest of the last readings of this server: what was measured since is recent."""
+        self._houses: deque[House] = deque(maxlen=MOST_READINGS)
         self._last: tuple[float, dict[int, int]] | None = None
 
     @property
@@ -35,6 +38,7 @@ class Rates:
 
     def take(self, reading: Reading, now: float) -> None:
         """`now` in seconds of a clock that nobody sets."""
+        self._remember(reading)
         counters = counters_of(reading)
         before, self._last = self._last, (now, counters)
         self.by_engine = {}
@@ -52,6 +56,14 @@ class Rates:
     def miss(self) -> None:
         """There was no answer."""
         self.by_engine, self._last = {}, None
+
+    def _remember(self, reading: Reading) -> None:
+        if not isinstance(reading, House):
+            return
+        if self._houses and self._houses[-1].started_at != reading.started_at:
+            self._houses.clear()
+        self.earlier = self._houses[0] if self._houses else None
+        self._houses.append(reading)
 
 
 def sparkline(values: Sequence[float]) -> str:

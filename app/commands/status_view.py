@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api_client.call_error import plain
+from app.commands.status_latency import medians, shown
 from app.commands.status_rates import Rates, sparkline
 from app.commands.status_reading import OtherServer, Reading
 from app.house import House, HouseActor, HouseEngine
@@ -28,6 +29,7 @@ def view(reading: Reading, place: str, rates: Rates | None = None) -> Renderable
                 _engines(reading.engines, rates),
                 Text(),
                 _requests(reading),
+                *_latency(reading, rates),
             ]
         case OtherServer():
             parts = [_other_headline(reading, place), Text(), *_other_figures(reading)]
@@ -166,6 +168,18 @@ def _requests(house: House) -> Text:
         if number:
             told.append(f"{number} {words}")
     return Text.assemble(("requests ", DIM), ", ".join(told))
+
+
+def _latency(house: House, rates: Rates | None) -> list[RenderableType]:
+    """Of the last readings; of all, if there was but one, or if nothing was measured since."""
+    earlier = None if rates is None else rates.earlier
+    recent = [] if earlier is None else medians(house.latency, earlier.latency)
+    found = recent or medians(house.latency, None)
+    if not found:
+        return []
+    since = f"in {duration(house.now - earlier.now)}" if recent and earlier is not None else "since the start"
+    told = ", ".join(f"{name} {shown(seconds)}" for name, seconds in found)
+    return [Text.assemble(("median ", DIM), told, (f" {since}", DIM))]
 
 
 def _other_headline(server: OtherServer, place: str) -> Text:

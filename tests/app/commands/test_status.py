@@ -13,6 +13,7 @@ from rich.live import Live
 
 from app.api_client.call_error import NoAnswerError, RefusedError
 from app.commands.status import watch_server
+from app.commands.status_latency import between, quantile
 from app.commands.status_rates import Rates, sparkline
 from app.commands.status_reading import OtherServer, Reading, read_server
 from app.commands.status_screen import InPlace, Lines, open_screen
@@ -175,6 +176,33 @@ def test_the_course_of_rates_is_drawn() -> None:
     assert sparkline([0.0, 50.0, 100.0]) == "▁▅█"
     assert sparkline([0.0, 0.0]) == "▁▁"
     assert sparkline([]) == ""
+
+
+def measured(*counts: int) -> HouseLatency:
+    some = HouseHistogram(bounds=[0.1, 0.2, 0.4], counts=list(counts), sum=0.0)
+    return HouseLatency(ttft=some, itl=NOTHING, e2e=NOTHING)
+
+
+def test_medians_are_of_what_was_measured_lately() -> None:
+    rates = Rates()
+    first = house(latency=measured(10, 0, 0, 0), now=8000.0)
+    assert "median first token 50 ms since the start" in shown(first)
+    rates.take(first, 1.0)
+    later = house(latency=measured(10, 0, 4, 0), now=8003.0)
+    rates.take(later, 4.0)
+    assert "median first token 300 ms in 3 s" in shown(later, rates)
+    rates.take(house(latency=measured(0, 1, 0, 0), started_at=8004.0), 5.0)
+    assert rates.earlier is None
+
+
+def test_what_was_never_measured_has_no_median() -> None:
+    assert quantile([0.1, 0.2], [0, 0, 0], 0.5) is None
+    assert quantile([0.1, 0.2], [0, 0, 5], 0.5) == 0.2
+    assert "median" not in shown(house())
+
+
+def test_a_histogram_that_began_anew_counts_from_its_beginning() -> None:
+    assert between(measured(1, 0, 0, 0).ttft, measured(3, 0, 0, 0).ttft) == [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
