@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Literal, TextIO
 
 from app import accept_complaints
@@ -15,10 +16,19 @@ LogFormat = Literal["auto", "text", "json"]
 
 
 def set_up_logging(level: str, log_format: LogFormat = "auto") -> None:
-    """To stderr."""
+    """To stderr; also what nobody has caught."""
     style = pick_style(log_format, sys.stderr, os.environ)
     log_lines(logging.getLevelNamesMapping()[level.upper()], LineFormatter(style), logging.StreamHandler(sys.stderr))
+    sys.excepthook = log_uncaught
     quieten_libraries()
+
+
+def log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """In the log's own style, as the rest: what ends this process is the one line that nobody should miss."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+    else:
+        logging.getLogger("trillm").critical("this process cannot go on", exc_info=error)
 
 
 def pick_style(log_format: LogFormat, stream: TextIO, environment: Mapping[str, str]) -> LogStyle:

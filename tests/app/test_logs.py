@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,3 +56,21 @@ def test_journald_is_where_it_says_it_listens_and_nowhere_else(tmp_path: Path) -
         assert pick_style("text", log, environment) is TEXT
         assert pick_style("json", log, environment) is JSON
     assert pick_style("auto", io.StringIO(), {"JOURNAL_STREAM": "1:2"}) is TEXT
+
+
+CRASHES = """
+from app.logs import set_up_logging
+set_up_logging("info", "json")
+import warnings; warnings.warn("an old way")
+raise ValueError("in two\\nlines")
+"""
+
+
+def test_what_nobody_has_caught_is_a_line_of_the_log_too() -> None:
+    ended = subprocess.run([sys.executable, "-c", CRASHES], capture_output=True, text=True, check=False, timeout=20)
+    warned, crashed = (json.loads(line) for line in ended.stderr.splitlines())
+
+    assert ended.returncode == 1
+    assert "an old way" in warned["message"]
+    assert (crashed["level"], crashed["message"]) == ("critical", "this process cannot go on")
+    assert crashed["traceback"].endswith("ValueError: in two\nlines")

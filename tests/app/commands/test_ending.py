@@ -9,7 +9,7 @@ import trio
 
 from app.commands.ending import status_of
 from app.commands.sources import warn_of_unknown_variables
-from app.logs import set_up_logging
+from app.logs import quieten_libraries
 from protocol.errors import StartError
 
 
@@ -50,8 +50,7 @@ def test_misspelt_variables_are_warned_of(monkeypatch, caplog):
     ]
 
 
-def test_no_level_has_a_library_tell_headers(monkeypatch):
+def test_no_level_has_a_library_tell_headers():
     """At debug hpack tells each header of HTTP/2, keys as well."""
-    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
-    set_up_logging("debug")
+    quieten_libraries()
     assert not logging.getLogger("hpack.hpack").isEnabledFor(logging.DEBUG)
