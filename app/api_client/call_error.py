@@ -15,6 +15,8 @@ from app.api_client.place import Place
 from protocol.errors import TrillmError
 
 MOST_TEXT = 500
+UNSAID = "without sending a response"
+"""In httpcore2's words for a connection that is closed at once, as by servers that expect TLS."""
 
 
 class NoAnswerError(TrillmError):
@@ -58,7 +60,9 @@ def not_in_time(place: Place, seconds: float) -> NoAnswerError:
 
 
 def broken_off(place: Place, error: BaseException) -> NoAnswerError:
-    return NoAnswerError(f"{place} broke off: {next((str(one) for one in _behind(error) if str(one)), 'no reason')}")
+    reason = next((str(one) for one in _behind(error) if str(one)), "no reason").rstrip(".")
+    hint = "; is it https:// there?" if place.scheme == "http" and UNSAID in reason else ""
+    return NoAnswerError(f"{place} broke off: {reason}{hint}")
 
 
 def refused(place: Place, status: int, body: bytes) -> RefusedError:
