@@ -19,10 +19,10 @@ pytestmark = pytest.mark.process
 HYPERCORN = ("hypercorn", "--worker-class", "trio", "-w", "0", "--bind", "127.0.0.1:0", "app:create_app()")
 
 
-async def said(*arguments: str, **environment: str) -> str:
+async def said(*arguments: str, status: int = 1, **environment: str) -> str:
     """The one sentence with which it ends."""
     async with open_process([sys.executable, "-m", *arguments], **environment) as server:
-        assert await server.wait() == 1
+        assert await server.wait() == status
         await server.until_silent()
         assert "Traceback" not in "\n".join(server.log)
         sentences = [line for line in server.log if line.startswith("trillm: ")]
@@ -85,7 +85,7 @@ async def test_the_hypercorn_command_with_kv_connectors_that_cannot_be_heard(che
 
 
 async def test_a_wrong_configuration_file() -> None:
-    assert "(TRILLM_CONFIG) cannot be read" in await said("app.cli", "serve", TRILLM_CONFIG=__file__)
+    assert "(TRILLM_CONFIG) cannot be read" in await said("app.cli", "serve", status=2, TRILLM_CONFIG=__file__)
 
 
 SLOW_IMPORT = """
