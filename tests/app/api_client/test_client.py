@@ -81,7 +81,7 @@ async def test_a_server_with_keys_asks_for_one() -> None:
 
 async def test_a_server_that_closes_has_broken_off() -> None:
     async with open_client(breaks_off) as (client, _):
-        with pytest.raises(NoAnswerError, match="broke off: .* is it https:// there"):
+        with pytest.raises(NoAnswerError, match="is it https:// there"):
             await client.ask("GET", "/x")
 
 
