@@ -13,6 +13,8 @@ from app.commands.status_reading import OtherServer, Reading
 from app.house import House, HouseActor, HouseEngine
 
 OK, WARN, BAD, DIM = "green", "yellow", "red", "dim"
+DOWN = "down"
+"""The phase between two incarnations."""
 SILENT_SECONDS = 3.0
 """Actors say every second how they are."""
 
@@ -125,12 +127,16 @@ def _actor_state(actor: HouseActor) -> Text:
         return Text(f"silent {duration(actor.heartbeat_age)}", BAD)
     if actor.ready:
         return Text("ready", OK)
-    word = "down" if actor.phase == "down" else "starting"
+    if actor.phase == DOWN and actor.last_end is None:
+        return Text("not yet", BAD if actor.needed else DIM)  # it has not been started so far
+    word = "down" if actor.phase == DOWN else "starting"
     return Text(word, BAD if actor.needed and word == "down" else WARN)
 
 
 def _phase(actor: HouseActor) -> str:
     phase = plain(actor.phase)
+    if phase == DOWN:
+        return f"for {duration(actor.phase_seconds)}"
     if not actor.ready and 0 < actor.progress < 1:
         return f"{phase} {actor.progress:.0%}"
     return phase if actor.ready else f"{phase} {duration(actor.phase_seconds)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import msgspec
 import pytest
@@ -128,7 +129,8 @@ def test_what_is_wrong_is_told_with_its_reason() -> None:
     actors = [
         actor("app"),
         actor("engine-0", ready=False, phase="load", progress=0.45, restarts=2, last_end="killed by SIGKILL"),
-        actor("output-0", ready=False, phase="down", phase_seconds=3.0),
+        actor("output-0", ready=False, phase="down", phase_seconds=3.0, last_end="exit status 1"),
+        actor("standby-0", ready=False, phase="down", phase_seconds=9.0, needed=False),
         actor("kv-0", heartbeat_age=4.0),
     ]
     text = shown(house(ready=False, reason="engine-0 is starting again", actors=actors))
@@ -136,7 +138,8 @@ def test_what_is_wrong_is_told_with_its_reason() -> None:
     assert "engine-0 is starting again" in text
     assert "load 45%" in text
     assert "killed by SIGKILL" in text
-    assert "down 3 s" in text
+    assert re.search(r"down +for 3 s .*exit status 1", text)
+    assert re.search(r"not yet +for 9 s", text)
     assert "silent 4 s" in text
 
 
