@@ -19,7 +19,7 @@ from app.commands.chat import chat
 from app.commands.check import check
 from app.commands.complaint import complaint
 from app.commands.completion import completion
-from app.commands.ending import refuse
+from app.commands.ending import refuse, tell
 from app.commands.help_page import Layout, command_page, start_page
 from app.commands.help_wanted import HelpWanted, help_wanted
 from app.commands.interruption import STATUS as INTERRUPTED
@@ -105,11 +105,7 @@ def show_help(wanted: HelpWanted, commands: dict[str, App]) -> int:
     if wanted.topic == "page" and sys.stdout.isatty():
         pydoc.pager(page)
         return 0
-    try:
-        print(page, flush=True)  # noqa: T201  it is what was asked for
-    except BrokenPipeError:  # as by `| head`; what Python would flush at the end has nowhere to go, either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return tell(page)
 
 
 def has_styles() -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import trio
 from cyclopts import Group, Parameter
 
-from app.commands.ending import status_of
+from app.commands.ending import status_of, tell
 from app.settings import SERVER, Settings
 from protocol.errors import TrillmError
 
@@ -73,7 +73,7 @@ def _check(model: str | None, settings: Settings, *, as_json: bool) -> int:
         elif settings != Settings():
             command += " (with the flags that you have given here)"
         text = f"{report.table(findings, look_of_it)}\n\n{report.verdict(findings, command)}"
-    print(text)  # noqa: T201  it is what was asked for
+    tell(text)
     return int(any(finding.mark is Mark.FAIL for finding in findings))
 
 

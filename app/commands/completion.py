@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
+
+from app.commands.ending import tell
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -36,8 +37,7 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(show_d
     """
     from app.cli import make_app
 
-    sys.stdout.write(completion_script(make_app(), shell))
-    return 0
+    return tell(completion_script(make_app(), shell).rstrip("\n"))
 
 
 def completion_script(app: App, shell: Literal["bash", "zsh", "fish"]) -> str:

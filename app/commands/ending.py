@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 
@@ -25,6 +26,17 @@ def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
             yield from leaves(error)
         else:
             yield error
+
+
+def tell(text: str) -> int:
+    """What was asked for, on standard output, in characters that it has; and the exit status."""
+    stream = sys.stdout
+    shown = text.encode(stream.encoding or "utf-8", "replace").decode(stream.encoding or "utf-8")
+    try:
+        print(shown, flush=True)  # noqa: T201  it is what was asked for
+    except BrokenPipeError:  # as by `| head`; what Python would flush at the end has nowhere to go, either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return 0
 
 
 def refuse(message: str) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as installed_version
 from typing import Annotated
 
 from cyclopts import Parameter
+
+from app.commands.ending import tell
 
 
 def version(
@@ -27,8 +28,7 @@ def version(
         Also those of Python, the operating system and the packages that matter: to be pasted into a report.
     """
     lines = version_lines() if everything else [f"trillm {installed_version('trillm')}"]
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
+    return tell("\n".join(lines))
 
 
 def version_lines() -> Iterator[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import subprocess
+import sys
 
 import pytest
 import trio
 
-from app.commands.ending import status_of
+from app.commands.ending import status_of, tell
 from app.commands.sources import warn_of_unknown_variables
 from app.logs import quieten_libraries
 from protocol.errors import StartError
@@ -54,3 +57,20 @@ def test_no_level_has_a_library_tell_headers():
     """At debug hpack tells each header of HTTP/2, keys as well."""
     quieten_libraries()
     assert not logging.getLogger("hpack.hpack").isEnabledFor(logging.DEBUG)
+
+
+def test_what_was_asked_for_is_written_in_characters_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert tell("a → b") == 0
+    assert written.getvalue() == b"a ? b\n"
+
+
+@pytest.mark.process
+def test_nobody_has_to_read_to_the_end() -> None:
+    code = "import sys; from app import cli; sys.exit(cli.run(['serve', '--help=all']))"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as shown:
+        assert shown.stdout is not None
+        shown.stdout.close()
+        _, said = shown.communicate(timeout=60)
+    assert (shown.returncode, said) == (0, b"")
