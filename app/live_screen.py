@@ -1,4 +1,4 @@
-"""The start of a server as a terminal shows it: what goes on, one line for each phase and actor, and then a summary.
+"""The start of a server as a terminal shows it: a line for each phase, one for the actors, and then a summary.
 
 Used by app/commands/serve.py, where stderr is a terminal that can be drawn on. Lines that anybody logs meanwhile come
 above what is drawn, whole; once the server is ready nothing is drawn any more.
@@ -95,7 +95,7 @@ def drawn(startup: Startup, spinner: RenderableType) -> RenderableType:
     if actors:
         told = ", ".join(_told(state) for state in late[:MOST_ACTORS])
         more = f" and {len(late) - MOST_ACTORS} more" if len(late) > MOST_ACTORS else ""
-        count = f"{len(actors) - len(late)} of {len(actors)} processes are ready"
+        count = f"{len(actors) - len(late)} of {len(actors)} processes ready"
         lines.append(Text(f"   {count}{': ' if told else ''}{told}{more}", "dim", no_wrap=True, overflow="ellipsis"))
     return Group(*lines)
 

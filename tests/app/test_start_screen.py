@@ -43,7 +43,7 @@ def test_it_shows_what_is_over_what_goes_on_and_who_is_late() -> None:
     assert first.split() == ["✓", "start", "1.0", "s"]
     assert second.split()[:3] == ["*", "load", "engine-0"]
     assert second.split()[-3:] == ["34%", "2.0", "s"]
-    assert third.strip() == "1 of 2 processes are ready: engine-0 load 34%"
+    assert third.strip() == "1 of 2 processes ready: engine-0 load 34%"
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
