@@ -294,6 +294,9 @@ class ApiServersView(Protocol):
     def stop(self, signal: int) -> None:
         """Tell all: the first time to drain, after that to end at once. None is started again."""
 
+    def share(self, key: str, value: bytes) -> None:
+        """Let all of them know, and those that are started later, as they let each other (app/remote_peers.py)."""
+
     async def wait_gone(self) -> None:
         """Until all have ended, after `stop` or a failure."""
 

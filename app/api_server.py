@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import trio
 from hypercorn.config import Sockets
@@ -40,10 +39,10 @@ async def serve(spec: ApiSpec, house: ApiHouse, begin: Callable[[], Awaitable[No
     quieten_libraries()
     config = hypercorn_config(serving.settings)
     config.is_activated = serving.is_activated
-    peers = RemotePeers(house)
+    start = Start()
+    peers = RemotePeers(house, start.startup)
     identity = ApiIdentity(spec.client_index, spec.epoch, spec.num_servers)
     client = engine_client(serving.settings, identity, peers)
-    start = Start()
     service = await trio.to_thread.run_sync(load, serving, client, peers, start.startup)
     sockets = inherited(spec.listeners, config)
     async with trio.open_nursery() as nursery:
@@ -52,7 +51,7 @@ async def serve(spec: ApiSpec, house: ApiHouse, begin: Callable[[], Awaitable[No
         nursery.start_soon(peers.tell, standing_of(client), service.services.metrics)
         nursery.start_soon(tell_of_failure, client, house)
         nursery.start_soon(tell_when_admitted, client, house)
-        nursery.start_soon(partial(follow_start, start.startup, house.states, logs=False))
+        nursery.start_soon(follow_start, start.startup, house.states, False)
         await begin()
         await run_until_stopped(house.stops(), service, config, sockets, start)
         nursery.cancel_scope.cancel()

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import final
 
 import attrs
+import msgspec
 import trio
 from hypercorn.config import Sockets
 
@@ -22,6 +23,7 @@ from app.listening import AFTER_DRAIN_SECONDS, ListeningConfig, address
 from app.notify import Notifier, ServiceReport
 from app.settings import Settings
 from app.start_screen import Served, Start, served
+from app.startup import SHARED_AS
 from protocol.engine_stats import EngineStats
 
 LEAVE_SECONDS = 5.0
@@ -101,6 +103,7 @@ async def announce(servers: ApiServersView, start: Start, what: Served) -> None:
     """Once all of them take requests."""
     await servers.admitted.wait()
     start.startup.finish()
+    servers.share(SHARED_AS, msgspec.msgpack.encode(start.startup.seconds))
     start.screen.ready(start.startup, what)
 
 

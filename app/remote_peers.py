@@ -20,6 +20,7 @@ from app.adapters import Adapter, Adapters
 from app.metrics import Metrics
 from app.metrics_page import read_page
 from app.peers import CountedElsewhere
+from app.startup import SHARED_AS, Startup
 from protocol.api import PageAsked, PeerPage, PeerPages, ServerIs, SharedIs
 from protocol.errors import UnavailableError
 from protocol.ids import EngineIndex
@@ -36,6 +37,7 @@ _GONE = b""
 
 _ADAPTER = msgspec.msgpack.Decoder(Adapter)
 _STATE = msgspec.msgpack.Decoder(RunState)
+_SECONDS = msgspec.msgpack.Decoder(dict[str, float])
 
 logger = logging.getLogger("trillm")
 
@@ -52,8 +54,10 @@ class Learns(Protocol):
 class RemotePeers:
     """Of one API server."""
 
-    def __init__(self, house: ApiHouse) -> None:
+    def __init__(self, house: ApiHouse, startup: Startup | None = None) -> None:
+        """`startup` is told of the whole server's."""
         self._house = house
+        self._startup = startup
         self._is_unsettled = False
         self._first_names: frozenset[str] = frozenset()
         self._poll = trio.Lock()
@@ -131,6 +135,8 @@ class RemotePeers:
             client.learn(EngineIndex(int(name)), _STATE.decode(value))
         elif kind == CACHES:
             client.forget_caches()
+        elif kind == SHARED_AS and value and self._startup is not None:
+            self._startup.take(_SECONDS.decode(value))
 
     async def tell(self, standing: Callable[[], ServerIs], metrics: Metrics) -> None:
         """How this server is and what it counts, until cancelled."""

@@ -100,6 +100,10 @@ class ApiServers:
         self._start_none_again()
         self._tell_all(StopServing(signal))
 
+    def share(self, key: str, value: bytes) -> None:
+        self._shared[key] = value
+        self._tell_all(SharedIs(0, key, value))
+
     def _start_none_again(self) -> None:
         for server in self._servers:
             server.is_to_stop = True

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import attrs
+import msgspec
 import pytest
 import trio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly
@@ -30,6 +31,7 @@ from app.other_loads import loads_of_others, sequences_of_others
 from app.peers import CountedElsewhere
 from app.remote_peers import RemotePeers
 from app.settings import Settings
+from app.startup import SHARED_AS, Startup
 from protocol.api import PageAsked, PeerPage, PeerPages, ServerIs, SharedIs
 from protocol.engine_stats import EngineStats
 from protocol.errors import UnavailableError
@@ -224,6 +226,14 @@ async def test_adapters_come_and_go_everywhere_and_one_from_the_start_stays_gone
     assert [*here] == [*there] == []
     # What a server that begins later is told: keys with a value.
     assert relay.log[-2:] == [("adapter first", b""), ("adapter pirate", None)]
+
+
+async def test_each_has_the_seconds_of_the_whole_start_also_one_that_begins_later() -> None:
+    relay, startup = Relay(), Startup()
+    RemotePeers(relay, startup).follow(Learnt(), Adapters(), make_app().services.metrics)
+    relay.share_soon(SHARED_AS, msgspec.msgpack.encode({"load": 3.0}))
+    startup.finish()
+    assert (startup.seconds, startup.total) == ({"load": 3.0}, 3.0)
 
 
 async def test_holds_are_known_everywhere_before_they_are_answered() -> None:
