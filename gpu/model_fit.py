@@ -14,6 +14,7 @@ from safetensors import safe_open
 
 from gpu.config import ModelConfig
 from gpu.gguf_weights import GgufIndex
+from gpu.kernels.laid_out_file import files_digest, laid_out_directory
 from gpu.kv_dtype import kv_dtype
 from gpu.kv_pool import card_share, host_shares, kv_block_bytes, kv_pool_size
 from gpu.load_model import INT8, pick_device, pick_dtype
@@ -68,6 +69,7 @@ def model_fit(spec: EngineSpec, has_kernels: bool) -> ModelFit:
         max_model_len=0 if pool is None else pool.max_model_len,
         limit=config.max_position_embeddings,
         on_card=device.type == "cuda",
+        needs_laying_out=by == KERNELS and not _is_laid_out(spec, source),
     )
 
 
@@ -75,6 +77,12 @@ def _takes_kernels(spec: EngineSpec, config: ModelConfig, source: WeightSource, 
     if device.type != "cpu" or spec.dtype not in ("auto", INT8) or spec.parallel.world > 1:
         return False
     return why_not(config, spec.block_size) is None and NativePlan(config, source).why_not() is None
+
+
+def _is_laid_out(spec: EngineSpec, source: WeightSource) -> bool:
+    """As some library of kernels on this machine has left it."""
+    directory = laid_out_directory(Path(spec.checkpoint), spec.cache_directory)
+    return directory is not None and any(directory.glob(f"laid-out-*-{files_digest(source.files)}.bin"))
 
 
 def num_parameters(directory: Path, source: WeightSource) -> int:

@@ -56,6 +56,8 @@ class ModelFit(msgspec.Struct, frozen=True):
     limit: int
     """The model's own."""
     on_card: bool
+    needs_laying_out: bool = False
+    """The CPU kernels compute it, and its weights will be kept a second time, as they take them."""
 
 
 class Probed(msgspec.Struct, frozen=True):

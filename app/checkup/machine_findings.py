@@ -134,6 +134,8 @@ def _port(machine: Machine, settings: Settings) -> Finding:
     if machine.port_trouble:
         remedy = "end who listens there, or use --port N" if settings.uds is None else "use another --uds"
         return Finding("address", Mark.FAIL, f"{where}: {machine.port_trouble}", remedy)
+    if settings.uds is None and settings.port == 0:
+        return Finding("address", Mark.OK, f"{settings.host}, at a port that is free then")
     return Finding("address", Mark.OK, f"{where} is free")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from app.checkup.finding import Finding, Mark, count, size
+from app.checkup.machine import Machine
 from app.settings import Settings
 from protocol.machine import ModelFit, Probed
 
@@ -12,11 +13,11 @@ SHORT = 2048
 """Tokens of a context that is hardly of use."""
 
 
-def model_findings(probed: Probed, settings: Settings, extras: tuple[str, ...]) -> Iterator[Finding]:
+def model_findings(probed: Probed, settings: Settings, machine: Machine) -> Iterator[Finding]:
     """Of a model whose files are whole."""
     fit = probed.fit
     if fit is None:
-        yield _not_ours(probed, extras)
+        yield _not_ours(probed, machine.packages.extras)
         return
     yield Finding("model", Mark.OK, f"{fit.architecture}, {count(fit.num_parameters)} parameters, by {fit.computed_by}")
     where = "on the GPU" if fit.on_card else "of memory"
@@ -24,7 +25,11 @@ def model_findings(probed: Probed, settings: Settings, extras: tuple[str, ...]) 
     if fit.weights_bytes >= fit.free_bytes:
         yield Finding("weights", Mark.FAIL, text, _smaller(fit))
         return
-    yield Finding("weights", Mark.OK, text)
+    if fit.needs_laying_out and fit.weights_bytes > machine.cache.free_bytes:
+        text = f"{text}; the cache, where they are kept as the kernels take them, has {size(machine.cache.free_bytes)}"
+        yield Finding("weights", Mark.WARN, text, "make room there: without, every start takes longer")
+    else:
+        yield Finding("weights", Mark.OK, text)
     yield _context(fit, settings)
 
 

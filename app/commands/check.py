@@ -101,7 +101,7 @@ async def look(
     spec = None if checkpoint is None else settings.house(checkpoint.directory).engine
     probed = await probe(ProbeAsked(str(settings.cache_directory), spec))
     if checkpoint is not None:
-        about_model += model_findings(probed, settings, machine.packages.extras)
+        about_model += model_findings(probed, settings, machine)
     elif model is None:
         about_model.append(sizes_that_fit(machine, probed))
     return [*machine_findings(machine, probed, settings), *about_model]

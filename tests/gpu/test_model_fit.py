@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gpu import model_fit as fitting
+from gpu.kernels.laid_out_file import files_digest
 from gpu.load_model import load_model
 from gpu.model_fit import KERNELS, model_fit
 from protocol.errors import CheckpointError, StartError, UnknownVariantError
@@ -58,6 +59,9 @@ def test_the_kernels_take_weights_as_they_lie_in_the_file(tmp_path: Path):
     fit = model_fit(spec(tmp_path), has_kernels=True)
     assert fit.computed_by == KERNELS
     assert fit.weights_bytes < fit.num_parameters
+    assert fit.needs_laying_out
+    (tmp_path / f"laid-out-1-8-{files_digest([tmp_path / 'weights.gguf'])}.bin").touch()
+    assert not model_fit(spec(tmp_path), has_kernels=True).needs_laying_out
     in_torch = model_fit(spec(tmp_path), has_kernels=False)
     assert (in_torch.computed_by, in_torch.weights_bytes) == ("torch in float32", 4 * fit.num_parameters)
     assert in_torch.num_parameters == fit.num_parameters

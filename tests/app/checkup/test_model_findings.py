@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from app.checkup.finding import Finding, Mark
+from app.checkup.machine import Place
 from app.checkup.model_findings import model_findings
+from app.checkup.packages import Packages
 from app.settings import Settings
-from tests.helpers.machines import GIB, fit, probed
+from tests.helpers.machines import GIB, PLACE, fit, machine, probed
 
 
 def findings(settings: Settings | None = None, **changes: object) -> dict[str, Finding]:
-    told = model_findings(probed(fit=fit(**changes)), settings or Settings(), ())
+    told = model_findings(probed(fit=fit(**changes)), settings or Settings(), machine())
     return {finding.name: finding for finding in told}
 
 
@@ -52,9 +54,16 @@ def test_a_short_one_is_worth_a_word():
 
 def test_an_architecture_that_is_not_ours_may_be_transformers_():
     unknown = probed(trouble="FooForCausalLM is not known", is_unknown=True)
-    (with_it,) = model_findings(unknown, Settings(), ("transformers",))
-    (without,) = model_findings(unknown, Settings(), ())
+    (with_it,) = model_findings(unknown, Settings(), machine())
+    (without,) = model_findings(unknown, Settings(), machine(packages=Packages((), 24, ())))
     assert (with_it.mark, without.mark) == (Mark.WARN, Mark.FAIL)
     assert "trillm[transformers]" in without.remedy
-    (broken,) = model_findings(probed(trouble="it is broken"), Settings(), ("transformers",))
+    (broken,) = model_findings(probed(trouble="it is broken"), Settings(), machine())
     assert broken.mark is Mark.FAIL
+
+
+def test_weights_that_are_kept_a_second_time_need_room_on_the_disk():
+    small = machine(cache=Place(PLACE.path, "", GIB))
+    found = [list(model_findings(probed(fit=fit(needs_laying_out=kept)), Settings(), small))[1] for kept in (True, False)]
+    assert [finding.mark for finding in found] == [Mark.WARN, Mark.OK]
+    assert "has 1.0 GiB" in found[0].text
