@@ -13,6 +13,7 @@ import { Composer } from "./chat_composer.js";
 import { Controls } from "./chat_controls.js";
 import { awaited, newAnswer, readConversation, textOf } from "./chat_conversation.js";
 import { button, element, isAtEnd, save, scrollToEnd } from "./chat_dom.js";
+import { Pace } from "./chat_pace.js";
 import { Keeper } from "./chat_keeper.js";
 import { ModelChooser } from "./chat_models.js";
 import { QuestionView } from "./chat_question.js";
@@ -332,21 +333,19 @@ class Playground {
     this.#settle();
     this.#ask();
     scrollToEnd();
-    let frame = 0;
-    const draw = () => {
-      frame = 0;
+    const pace = new Pace(() => {
       const follows = isAtEnd();
       view.sync();
       if (follows) scrollToEnd();
       this.#announcer.grow(textOf(answer));
-    };
+    });
     await play(asked, answer, {
       api: this.#api,
       signal: running.signal,
-      changed: () => (frame ||= requestAnimationFrame(draw)),
+      changed: () => pace.ask(),
       waiting: (told, seconds) => view.wait(told, seconds),
     });
-    cancelAnimationFrame(frame);
+    pace.stop();
     const follows = isAtEnd();
     view.end();
     if (this.#running === running) this.#running = null;

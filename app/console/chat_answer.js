@@ -12,7 +12,7 @@ import { ApprovalView, CallView, ListView, McpView } from "./chat_calls.js";
 import { textOf } from "./chat_conversation.js";
 import { button, copyButton, element } from "./chat_dom.js";
 import { Markdown } from "./chat_markdown.js";
-import { TokenView } from "./chat_tokens.js";
+import { TokenView, legend } from "./chat_tokens.js";
 
 export class AnswerView {
   #answer;
@@ -154,6 +154,7 @@ export class AnswerView {
 /** Text of the model: by tokens, as it is, or as Markdown. */
 class TextView {
   root = element("div", { class: "text" });
+  #legend = legend();
   #tip;
   #isJson;
   #text = "";
@@ -177,7 +178,7 @@ class TextView {
     this.#text = part.text;
     if (part.tokens.length && !this.#tokens && !this.#plain) {
       this.#tokens = new TokenView(this.#tip);
-      this.root.append(this.#tokens.root);
+      this.root.append(this.#tokens.root, this.#legend);
     }
     if (this.#tokens) {
       this.#tokens.add(part.tokens.slice(this.#shownTokens));
@@ -202,7 +203,8 @@ class TextView {
       this.#plain.append(this.#text);
       this.#plain.end();
     }
-    this.root.replaceChildren(byTokens ? this.#tokens.root : this.#plain.root);
+    if (byTokens) this.root.replaceChildren(this.#tokens.root, this.#legend);
+    else this.root.replaceChildren(this.#plain.root);
   }
 
   #made() {
@@ -263,7 +265,7 @@ function plainButton(texts) {
 }
 
 const ENDS = {
-  length: "cut at the most tokens that were allowed",
+  length: "cut at the limit of tokens",
   repetition: "ended for repeating itself",
   abort: "ended by an operator",
   content_filter: "cut by a filter",

@@ -21,7 +21,12 @@ function pretty(text) {
 
 /** @param {string} label @param {string} text */
 function code(label, text) {
-  return element("div", { class: "told" }, element("span", { class: "label" }, label), element("pre", {}, text));
+  return element(
+    "div",
+    { class: "told" },
+    element("span", { class: "label" }, label),
+    element("pre", { tabindex: "0", role: "group", "aria-label": label }, text),
+  );
 }
 
 /** What a model says of a call: its name and arguments. */
@@ -37,7 +42,7 @@ class Called {
   constructor(title) {
     this.root.append(
       element("h4", {}, title, " ", this.#name),
-      element("pre", { class: "arguments" }, this.#arguments),
+      element("pre", { class: "arguments", tabindex: "0", role: "group", "aria-label": "Arguments" }, this.#arguments),
     );
   }
 

@@ -32,7 +32,7 @@ export const FIELDS = [
   ),
   field("presence_penalty", "Presence penalty", -2, 2, 0.1, 0, "Taken once from each token that was answered before."),
   field("frequency_penalty", "Frequency penalty", -2, 2, 0.1, 0, "The same, as often as it was."),
-  field("max_tokens", "Most tokens", 1, 2 ** 31 - 1, 1, null, "Where the answer is cut at the latest."),
+  field("max_tokens", "Max tokens", 1, 2 ** 31 - 1, 1, null, "Where the answer is cut at the latest."),
   field("seed", "Seed", 0, MOST_SEED, 1, null, "The same seed and question give the same answer."),
 ];
 

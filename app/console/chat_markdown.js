@@ -24,6 +24,7 @@ export class Markdown {
   /** @type {string[]} whole lines of the block that may still grow */ #lines = [];
   /** @type {Kind | null} */ #kind = null;
   /** @type {HTMLElement | null} that block */ #shown = null;
+  /** Items of it, if it is a list, that cannot grow: its lines are only those after them. */ #numFixed = 0;
   /** @type {HTMLElement | null} what the last line looks like by itself, if it does not belong there */ #tail = null;
   /** @type {Fence | null} */ #fence = null;
   #depth;
@@ -64,7 +65,7 @@ export class Markdown {
       this.#fence = new Fence(fence[2], fence[1].length, fence[3]);
       this.#whole(this.#fence.shown);
     } else if (!line.trim()) {
-      if (this.#kind === "bullets" || this.#kind === "numbers") this.#lines.push("");
+      if (isList(this.#kind)) this.#lines.push("");
       else this.#close();
     } else if (heading) {
       this.#whole(element(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2])));
@@ -85,6 +86,7 @@ export class Markdown {
   #grow(line) {
     const kind = this.#kindOf(line);
     if (kind !== this.#kind) this.#close();
+    else if (isList(kind) && isNext(line, this.#lines[0])) this.#fix();
     this.#kind = kind;
     this.#lines.push(line);
     if (kind === "paragraph" && this.#lines.length === 2 && this.#lines[0].includes("|") && TABLE_RULE.test(line)) {
@@ -96,7 +98,7 @@ export class Markdown {
   #kindOf(line) {
     if (QUOTE.test(line)) return "quote";
     const item = ITEM.exec(line);
-    if (this.#kind === "bullets" || this.#kind === "numbers") {
+    if (isList(this.#kind)) {
       const isWithin = item ? item[1].length > 1 : /^[ \t]{2,}/.test(line) || this.#lines.at(-1) !== "";
       if (isWithin) return this.#kind;
     }
@@ -119,9 +121,21 @@ export class Markdown {
   #render(lines) {
     if (!this.#kind) return;
     const block = BLOCKS[this.#kind](lines, this.#depth);
+    if (this.#shown && this.#numFixed) {
+      while (this.#shown.children.length > this.#numFixed) this.#shown.lastElementChild?.remove();
+      this.#shown.append(...block.children);
+      return;
+    }
     if (this.#shown) this.#shown.replaceWith(block);
     else this.root.append(block);
     this.#shown = block;
+  }
+
+  /** Another item begins: those before it are as they will be. */
+  #fix() {
+    this.#render(this.#lines);
+    this.#numFixed = this.#shown?.children.length ?? 0;
+    this.#lines = [];
   }
 
   #close() {
@@ -129,6 +143,7 @@ export class Markdown {
     this.#lines = [];
     this.#kind = null;
     this.#shown = null;
+    this.#numFixed = 0;
   }
 }
 
@@ -186,6 +201,17 @@ class Fence {
 
 /** @type {Record<Kind, (lines: string[], depth: number) => HTMLElement>} */
 const BLOCKS = { paragraph, bullets: list, numbers: list, quote, table };
+
+/** @param {Kind | null} kind */
+function isList(kind) {
+  return kind === "bullets" || kind === "numbers";
+}
+
+/** Whether it is an item beside the first, and not within it. @param {string} line @param {string} first */
+function isNext(line, first) {
+  const item = ITEM.exec(line);
+  return item !== null && item[1].length <= (ITEM.exec(first)?.[1].length ?? 0) + 1;
+}
 
 /** @param {RegExpExecArray} item @returns {Kind} */
 function kindOfItem(item) {

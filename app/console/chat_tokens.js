@@ -109,6 +109,13 @@ export class TokenView {
   }
 }
 
+/** What the colours say. */
+export function legend() {
+  const ranges = ["90 % and more", "60 to 90 %", "30 to 60 %", "10 to 30 %", "below 10 %"];
+  const marks = ranges.map((range, at) => element("span", { class: `token p${at}` }, range));
+  return element("p", { class: "legend" }, "How likely each token was:", ...marks);
+}
+
 /** @param {EventTarget | null} target @returns {any} */
 function closest(target) {
   return target instanceof Element ? target.closest(".token") : null;

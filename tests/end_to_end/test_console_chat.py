@@ -67,14 +67,18 @@ def text_of(answer: Locator) -> str:
     )
 
 
-def seed_of_length(served: ThreadedServer, question: str, length: int) -> str:
-    """With which the answer has at least so many tokens: those of a dummy end by chance."""
-    for seed in range(50):
-        body = {"messages": [{"role": "user", "content": question}], "max_tokens": length, "seed": seed}
-        reply = httpx.post(f"{served.url}/v1/chat/completions", json=body).json()
+QUESTION = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def seed(served) -> str:
+    """With which the answer to the question has at least 100 tokens: those of a dummy end by chance."""
+    for seed in range(100):
+        body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 100, "seed": seed}
+        reply = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=30).json()
         if reply["choices"][0]["finish_reason"] == "length":
             return str(seed)
-    raise AssertionError(f"no seed gives {length} tokens")
+    raise AssertionError("no seed gives 100 tokens")
 
 
 def choose(page: Page, group: str, **numbers: str) -> None:
@@ -92,7 +96,7 @@ def test_an_answer_comes_with_its_figures_and_is_there_again_after_a_reload(brow
         say(page, "Hello there")
         answer = until_answered(page)
         expect(answer).to_contain_text("20 tokens out")
-        expect(answer).to_contain_text("cut at the most tokens")
+        expect(answer).to_contain_text("cut at the limit of tokens")
         first = text_of(answer)
         assert first
 
@@ -117,12 +121,10 @@ def test_an_answer_comes_with_its_figures_and_is_there_again_after_a_reload(brow
         expect(page.get_by_role("heading", name="Talk to the model")).to_be_visible()
 
 
-def test_escape_stops_an_answer_and_the_server_s_work_for_it(
-    browser: Browser, served: ThreadedServer, slow: ThreadedServer
-):
+def test_escape_stops_an_answer_and_the_server_s_work_for_it(browser: Browser, slow: ThreadedServer, seed: str):
     with open_page(browser, chat(slow)) as page:
-        choose(page, "Sampling", seed=seed_of_length(served, "Tell me everything", 150))
-        say(page, "Tell me everything")
+        choose(page, "Sampling", seed=seed)
+        say(page, QUESTION)
         expect(page.get_by_role("button", name="Stop")).to_be_visible()
         expect(answers(page).locator(".text")).not_to_be_empty()
         assert slow.num_requests() == 1
@@ -133,11 +135,11 @@ def test_escape_stops_an_answer_and_the_server_s_work_for_it(
 
 
 def test_an_answer_goes_on_after_its_engine_was_killed_and_is_what_it_would_have_been(
-    browser: Browser, served: ThreadedServer, slow: ThreadedServer
+    browser: Browser, slow: ThreadedServer, seed: str
 ):
     with open_page(browser, chat(slow)) as page:
-        choose(page, "Sampling", max_tokens="60", seed=seed_of_length(served, "Once upon a time", 60))
-        say(page, "Once upon a time")
+        choose(page, "Sampling", max_tokens="60", seed=seed)
+        say(page, QUESTION)
         undisturbed = text_of(until_answered(page))
 
         page.get_by_role("button", name="Answer again").click()
@@ -277,6 +279,21 @@ def test_a_stream_that_breaks_or_ends_in_an_error_is_no_whole_answer(browser: Br
             answer = until_answered(page, count)
             expect(answer.get_by_role("alert")).to_contain_text(told)
             expect(answer.locator(".text")).to_have_text("half")
+
+
+def test_thoughts_stand_apart_from_the_answer(browser: Browser, served: ThreadedServer):
+    deltas = [{"reasoning": "Let me "}, {"reasoning": "think"}, {"content": "Done <b>"}, {"content": "now</b>"}]
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    with open_page(browser, chat(served)) as page:
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body))
+        say(page, "Hello")
+        answer = until_answered(page)
+        expect(answer.locator(".text")).to_have_text("Done <b>now</b>")
+        expect(answer.get_by_text("Let me think")).to_be_hidden()
+        answer.get_by_text("Thoughts").click()
+        expect(answer.get_by_text("Let me think")).to_be_visible()
 
 
 def test_events_are_read_wherever_they_are_cut(browser: Browser, served: ThreadedServer):
