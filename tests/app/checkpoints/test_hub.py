@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.checkpoints.hub import fetch_repository
+from app.checkpoints.hub import fetch_repository, find_repository
 from protocol.errors import CheckpointError
 from tests.helpers.hub_server import COMMIT, PART, REPOSITORY, hub_server
 
@@ -41,6 +41,15 @@ def test_a_repository_is_fetched_without_pickles_and_served_again_offline(tmp_pa
         assert (directory / "model.safetensors").read_bytes() == FILES["model.safetensors"]
         assert directory.name == COMMIT
     assert fetch_repository(REPOSITORY, quiet, endpoint=endpoint, hub_cache=tmp_path) == directory
+
+
+def test_what_has_been_fetched_is_found_without_the_hub(tmp_path: Path):
+    assert find_repository(REPOSITORY, hub_cache=tmp_path) is None
+    with hub_server(FILES) as endpoint:
+        directory = fetch_repository(REPOSITORY, quiet, endpoint=endpoint, hub_cache=tmp_path)
+    assert find_repository(REPOSITORY, hub_cache=tmp_path) == directory
+    for name in ("org/absent", "a b", "org/name/more", "", "-x/y"):
+        assert find_repository(name, hub_cache=tmp_path) is None
 
 
 def test_what_the_hub_refuses_is_said_in_one_sentence(tmp_path: Path):
