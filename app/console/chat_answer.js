@@ -116,7 +116,7 @@ export class AnswerView {
     const text = textOf(this.#answer);
     if (text) actions.append(copyButton(() => text, "the answer"));
     if (texts.some((view) => view.hasTokens)) actions.append(plainButton(texts));
-    actions.append(button("Answer again", this.#actions.again, { class: "quiet" }));
+    if (!outcome.error) actions.append(button("Answer again", this.#actions.again, { class: "quiet" }));
     if (outcome.error) {
       const retry = button("Retry", this.#actions.again, { class: "quiet" });
       this.#foot.append(element("p", { class: "error", role: "alert" }, element("span", {}, outcome.error), retry));

@@ -276,7 +276,8 @@ def test_a_stream_that_breaks_or_ends_in_an_error_is_no_whole_answer(browser: Br
         page.route("**/v1/chat/completions", lambda route: route.fulfill(body=chunk + ends.pop(0)))
         for count, told in enumerate(["broke before", "The engine has given up."], 1):
             say(page, "Hello")
-            answer = until_answered(page, count)
+            expect(page.get_by_role("button", name="Retry")).to_have_count(count)
+            answer = answers(page).last
             expect(answer.get_by_role("alert")).to_contain_text(told)
             expect(answer.locator(".text")).to_have_text("half")
 
@@ -501,6 +502,7 @@ def test_each_control_has_a_name_and_fits_a_narrow_window_in_both_themes(browser
             page.get_by_text("Settings", exact=True).click()
             choose(page, "Sampling", max_tokens="8")
             choose(page, "Form of the answer")
+            page.get_by_label("Show how likely each token was").check()
             choose(page, "Tools")
             page.get_by_label("Functions, whose results you type").check()
             say(page, "Hello")
