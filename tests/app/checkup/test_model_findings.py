@@ -64,6 +64,8 @@ def test_an_architecture_that_is_not_ours_may_be_transformers_():
 
 def test_weights_that_are_kept_a_second_time_need_room_on_the_disk():
     small = machine(cache=Place(PLACE.path, "", GIB))
-    found = [list(model_findings(probed(fit=fit(needs_laying_out=kept)), Settings(), small))[1] for kept in (True, False)]
+    found = [
+        list(model_findings(probed(fit=fit(needs_laying_out=kept)), Settings(), small))[1] for kept in (True, False)
+    ]
     assert [finding.mark for finding in found] == [Mark.WARN, Mark.OK]
     assert "has 1.0 GiB" in found[0].text
