@@ -5,21 +5,19 @@
  * What was said and chosen is kept in this browser; the key is not.
  */
 
-import { AnswerView } from "./chat_answer.js";
 import { Announcer } from "./chat_announcer.js";
-import { defaultChoices, options, readChoices } from "./chat_choices.js";
+import { options, readChoices } from "./chat_choices.js";
 import { CodeDialog } from "./chat_code.js";
 import { Composer } from "./chat_composer.js";
 import { Controls } from "./chat_controls.js";
 import { awaited, newAnswer, readConversation, textOf } from "./chat_conversation.js";
 import { button, element, isAtEnd, save, scrollToEnd } from "./chat_dom.js";
-import { Pace } from "./chat_pace.js";
 import { Keeper } from "./chat_keeper.js";
 import { ModelChooser } from "./chat_models.js";
-import { QuestionView } from "./chat_question.js";
+import { Pace } from "./chat_pace.js";
 import { request } from "./chat_request.js";
 import { play } from "./chat_stream.js";
-import { Tip } from "./chat_tokens.js";
+import { Transcript } from "./chat_transcript.js";
 import { Welcome } from "./chat_welcome.js";
 
 /** @param {any} api what main.js exports */
@@ -31,7 +29,6 @@ export function start(api) {
 class Playground {
   #api;
   #keeper = new Keeper();
-  /** @type {import("./chat_conversation.js").Message[]} */ #messages = [];
   /** @type {import("./chat_choices.js").Choices} */ #choices;
   /** @type {import("./chat_choices.js").Served} */ #served = {
     model: "",
@@ -39,12 +36,10 @@ class Playground {
     toolServers: [],
     thinks: false,
   };
-  /** @type {(QuestionView | AnswerView | null)[]} one for each message; null for what answers calls */ #views = [];
   /** @type {AbortController | null} while an answer comes */ #running = null;
-  #tip = new Tip();
+  #transcript;
   #announcer = new Announcer();
   #code = new CodeDialog();
-  #list = element("div", { class: "messages" });
   #notice = element("p", { class: "notice", role: "alert", hidden: true });
   #file = element("input", { type: "file", accept: "application/json,.json", hidden: true });
 
@@ -53,7 +48,6 @@ class Playground {
     this.#api = api;
     const kept = this.#keeper.read();
     this.#choices = kept.choices;
-    this.#messages = kept.messages;
     this.controls = new Controls(this.#choices, () => this.#chosen());
     this.models = new ModelChooser(api, (model) => {
       this.#choices.model = model;
@@ -61,8 +55,13 @@ class Playground {
     });
     this.composer = new Composer({ send: (text) => this.#send(text), stop: () => this.#stop() });
     this.welcome = new Welcome((text) => this.#send(text));
+    this.#transcript = new Transcript({
+      resay: (at, text) => this.#run(at, [{ role: "user", text }]),
+      again: (at) => this.#run(at, []),
+      give: (given) => this.#run(this.#messages.length, given),
+    });
     this.#build(section);
-    this.#renew(this.#messages);
+    this.#renew(kept.messages);
     addEventListener("pagehide", () => this.#leave());
     document.addEventListener("house", (event) => this.#serve(/** @type {CustomEvent} */ (event).detail));
   }
@@ -89,8 +88,16 @@ class Playground {
     this.#file.addEventListener("change", () => this.#import());
     section.append(
       element("div", { class: "side" }, settings),
-      element("div", { class: "talk" }, tools, this.welcome.root, this.#list, this.#notice, this.composer.root),
-      this.#tip.root,
+      element(
+        "div",
+        { class: "talk" },
+        tools,
+        this.welcome.root,
+        this.#transcript.root,
+        this.#notice,
+        this.composer.root,
+      ),
+      this.#transcript.tip.root,
       this.#code.root,
       this.#announcer.root,
       this.#file,
@@ -102,55 +109,18 @@ class Playground {
 
   // -------------------------------------------------------------------- what is shown
 
+  get #messages() {
+    return this.#transcript.messages;
+  }
+
   /** Show a conversation from its beginning. @param {import("./chat_conversation.js").Message[]} messages */
   #renew(messages) {
-    this.#messages = messages;
-    this.#views = [];
-    this.#list.replaceChildren();
-    for (let at = 0; at < messages.length; at += 1) this.#show(at);
-    this.#ask();
+    this.#transcript.renew(messages);
     this.#settle();
   }
 
-  /** @param {number} at @param {boolean} [isLive] whether it is an answer that is still to come */
-  #show(at, isLive = false) {
-    const view = this.#made(at, isLive);
-    this.#views[at] = view;
-    if (view) this.#list.append(view.root);
-    return view;
-  }
-
-  /** @param {number} at @param {boolean} isLive @returns {QuestionView | AnswerView | null} */
-  #made(at, isLive) {
-    const message = this.#messages[at];
-    if (message.role === "user") {
-      return new QuestionView(message.text, (text) => this.#resay(at, text));
-    }
-    if (message.role !== "assistant") return null; // stands with the call
-    const actions = {
-      tip: this.#tip,
-      again: () => this.#answerAgain(at),
-      give: (/** @type {import("./chat_conversation.js").Message[]} */ given) => this.#give(given),
-    };
-    return new AnswerView(message, actions, isLive);
-  }
-
-  /** Have each answer's calls show their results, and the last one's ask for them. */
-  #ask() {
-    this.#views.forEach((view, at) => {
-      if (!(view instanceof AnswerView)) return;
-      const given = new Map();
-      let next = at + 1;
-      for (; next < this.#messages.length; next += 1) {
-        const message = this.#messages[next];
-        if (message.role !== "tool" && message.role !== "decision") break;
-        given.set(message.id, message);
-      }
-      view.ask(given, next === this.#messages.length && !this.#running);
-    });
-  }
-
   #settle() {
+    this.#transcript.ask(this.#running !== null);
     this.welcome.root.hidden = this.#messages.length > 0;
     this.composer.isRunning = this.#running !== null;
   }
@@ -187,28 +157,10 @@ class Playground {
     const missing = awaited(this.#messages);
     if (missing.length) {
       this.#tell(`First give what ${missing.map((part) => part.name).join(", ")} is waited for, or answer again.`);
-      this.#views.findLast((view) => view instanceof AnswerView)?.focus();
+      this.#transcript.focus();
       return false;
     }
-    const taken = this.#run(this.#messages.length, [{ role: "user", text }]);
-    if (taken) this.composer.focus();
-    return taken;
-  }
-
-  /** @param {import("./chat_conversation.js").Message[]} given */
-  #give(given) {
-    this.#run(this.#messages.length, given);
-    this.composer.focus();
-  }
-
-  /** A question is asked otherwise. @param {number} at @param {string} text */
-  #resay(at, text) {
-    if (this.#run(at, [{ role: "user", text }])) this.composer.focus();
-  }
-
-  /** @param {number} at of the answer */
-  #answerAgain(at) {
-    if (this.#run(at, [])) this.composer.focus();
+    return this.#run(this.#messages.length, [{ role: "user", text }]);
   }
 
   #stop() {
@@ -219,17 +171,11 @@ class Playground {
   #clear() {
     if (this.#messages.length && !confirm("Clear this conversation?")) return;
     this.#stop();
-    this.#cut(0);
+    this.#transcript.cut(0);
     this.#tell("");
     this.#settle();
     this.#keep();
     this.composer.focus();
-  }
-
-  /** What comes after goes. @param {number} at */
-  #cut(at) {
-    for (const view of this.#views.splice(at)) view?.root.remove();
-    this.#messages.splice(at);
   }
 
   #showCode() {
@@ -312,26 +258,21 @@ class Playground {
     }
     this.#tell("");
     this.#stop();
-    this.#cut(at);
-    for (const message of more) {
-      this.#messages.push(message);
-      this.#show(this.#messages.length - 1);
-    }
+    this.#transcript.cut(at);
+    for (const message of more) this.#transcript.add(message);
     const answer = newAnswer(asked.body.model, this.#choices.format !== "text");
-    this.#messages.push(answer);
-    const view = /** @type {AnswerView} */ (this.#show(this.#messages.length - 1, true));
-    this.#follow(asked, answer, view);
+    this.#follow(asked, answer, this.#transcript.begin(answer));
+    this.composer.focus();
     return true;
   }
 
   /** @param {import("./chat_request.js").Request} asked @param {import("./chat_conversation.js").Answer} answer
-   * @param {AnswerView} view */
+   * @param {import("./chat_answer.js").AnswerView} view */
   async #follow(asked, answer, view) {
     const running = new AbortController();
     this.#running = running;
     this.#announcer.begin();
     this.#settle();
-    this.#ask();
     scrollToEnd();
     const pace = new Pace(() => {
       const follows = isAtEnd();
@@ -351,18 +292,9 @@ class Playground {
     if (this.#running === running) this.#running = null;
     if (!this.#messages.includes(answer)) return; // it was taken away meanwhile
     this.#settle();
-    this.#ask();
     if (follows) scrollToEnd();
     if (awaited(this.#messages).length && !this.composer.text) view.focus();
-    this.#announcer.end(textOf(answer), outcomeInWords(answer));
+    this.#announcer.end(answer);
     this.#keep();
   }
-}
-
-/** @param {import("./chat_conversation.js").Answer} answer */
-function outcomeInWords({ outcome, parts }) {
-  if (outcome.error) return ""; // it is an alert by itself
-  if (outcome.isStopped) return "The answer was stopped.";
-  const asks = parts.some((part) => part.kind === "call" || part.kind === "approval");
-  return asks ? "The model waits for you." : "The answer is complete.";
 }

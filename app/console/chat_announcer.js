@@ -1,5 +1,6 @@
 /** Reads an answer out as it comes, by sentences, to who does not see it. Used by chat.js. */
 
+import { textOf } from "./chat_conversation.js";
 import { element } from "./chat_dom.js";
 
 const PAUSE_MILLISECONDS = 1500;
@@ -26,9 +27,9 @@ export class Announcer {
     this.say(whole[0]);
   }
 
-  /** @param {string} text all of it @param {string} outcome in words */
-  end(text, outcome) {
-    this.say(`${text.slice(this.#said)} ${outcome}`);
+  /** @param {import("./chat_conversation.js").Answer} answer */
+  end(answer) {
+    this.say(`${textOf(answer).slice(this.#said)} ${outcomeInWords(answer)}`);
   }
 
   /** @param {string} text */
@@ -37,4 +38,12 @@ export class Announcer {
     this.root.append(element("p", {}, text.trim()));
     while (this.root.childElementCount > MOST_KEPT) this.root.firstElementChild?.remove();
   }
+}
+
+/** @param {import("./chat_conversation.js").Answer} answer */
+function outcomeInWords({ outcome, parts }) {
+  if (outcome.error) return ""; // it is an alert by itself
+  if (outcome.isStopped) return "The answer was stopped.";
+  const asks = parts.some((part) => part.kind === "call" || part.kind === "approval");
+  return asks ? "The model waits for you." : "The answer is complete.";
 }

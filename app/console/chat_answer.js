@@ -11,8 +11,8 @@
 import { ApprovalView, CallView, ListView, McpView } from "./chat_calls.js";
 import { textOf } from "./chat_conversation.js";
 import { button, copyButton, element } from "./chat_dom.js";
-import { Markdown } from "./chat_markdown.js";
-import { TokenView, legend } from "./chat_tokens.js";
+import { figures } from "./chat_figures.js";
+import { TextView, ThoughtView } from "./chat_text.js";
 
 export class AnswerView {
   #answer;
@@ -151,105 +151,6 @@ export class AnswerView {
   }
 }
 
-/** Text of the model: by tokens, as it is, or as Markdown. */
-class TextView {
-  root = element("div", { class: "text" });
-  #legend = legend();
-  #tip;
-  #isJson;
-  #text = "";
-  #shown = 0;
-  #shownTokens = 0;
-  /** @type {TokenView | null} */ #tokens = null;
-  /** @type {Markdown | Plain | null} */ #plain = null;
-
-  /** @param {import("./chat_tokens.js").Tip} tip @param {boolean} isJson */
-  constructor(tip, isJson) {
-    this.#tip = tip;
-    this.#isJson = isJson;
-  }
-
-  get hasTokens() {
-    return this.#tokens !== null;
-  }
-
-  /** @param {import("./chat_conversation.js").Text} part */
-  sync(part) {
-    this.#text = part.text;
-    if (part.tokens.length && !this.#tokens && !this.#plain) {
-      this.#tokens = new TokenView(this.#tip);
-      this.root.append(this.#tokens.root, this.#legend);
-    }
-    if (this.#tokens) {
-      this.#tokens.add(part.tokens.slice(this.#shownTokens));
-      this.#shownTokens = part.tokens.length;
-    } else if (part.text.length > this.#shown) {
-      this.#plain ??= this.#made();
-      this.#plain.append(part.text.slice(this.#shown));
-      this.#shown = part.text.length;
-    }
-  }
-
-  end() {
-    this.#plain?.end();
-    this.#tokens?.end(this.#text);
-  }
-
-  /** @param {boolean} byTokens */
-  show(byTokens) {
-    if (!this.#tokens) return;
-    if (!this.#plain) {
-      this.#plain = this.#made();
-      this.#plain.append(this.#text);
-      this.#plain.end();
-    }
-    if (byTokens) this.root.replaceChildren(this.#tokens.root, this.#legend);
-    else this.root.replaceChildren(this.#plain.root);
-  }
-
-  #made() {
-    const made = this.#isJson ? new Plain() : new Markdown(element("div", { class: "markdown" }));
-    this.root.append(made.root);
-    return made;
-  }
-}
-
-/** Text as it is. */
-class Plain {
-  #text = document.createTextNode("");
-  root = element("pre", { class: "as-is" }, this.#text);
-
-  /** @param {string} text */
-  append(text) {
-    this.#text.appendData(text);
-  }
-
-  end() {}
-}
-
-/** What the model thought before it answered: open while nothing else is there. */
-class ThoughtView {
-  #text = document.createTextNode("");
-  #title = element("summary", {}, "Thinking …");
-  root = element("details", { class: "thought" }, this.#title, element("div", {}, this.#text));
-
-  /** @param {boolean} isLive */
-  constructor(isLive) {
-    this.root.open = isLive;
-  }
-
-  /** @param {import("./chat_conversation.js").Thought} part */
-  sync(part) {
-    this.#text.appendData(part.text.slice(this.#text.length));
-  }
-
-  end() {
-    if (this.#title.textContent === "Thoughts") return;
-    this.#title.textContent = "Thoughts";
-    this.root.open = false;
-  }
-}
-
 /** @param {TextView[]} texts */
 function plainButton(texts) {
   const shown = button(
@@ -262,37 +163,4 @@ function plainButton(texts) {
     { class: "quiet" },
   );
   return shown;
-}
-
-const ENDS = {
-  length: "cut at the limit of tokens",
-  repetition: "ended for repeating itself",
-  abort: "ended by an operator",
-  content_filter: "cut by a filter",
-};
-
-/** @param {import("./chat_conversation.js").Outcome} outcome @returns {string[]} */
-function figures({ usage, firstSeconds, rate, finish, isStopped }) {
-  const facts = [];
-  if (isStopped) facts.push("stopped");
-  if (finish && finish !== "stop" && finish !== "tool_calls") {
-    facts.push(ENDS[/** @type {keyof typeof ENDS} */ (finish)] ?? `ended: ${finish}`);
-  }
-  if (usage) {
-    const cached = usage.cached ? ` (${usage.cached} cached)` : "";
-    facts.push(`${count(usage.prompt)}${cached} in, ${count(usage.completion)} out`);
-  }
-  if (firstSeconds !== null) facts.push(`first token ${seconds(firstSeconds)}`);
-  if (rate !== null) facts.push(`${rate >= 100 ? rate.toFixed(0) : rate.toFixed(1)} tokens/s`);
-  return facts;
-}
-
-/** @param {number} tokens */
-function count(tokens) {
-  return `${tokens} ${tokens === 1 ? "token" : "tokens"}`;
-}
-
-/** @param {number} value */
-function seconds(value) {
-  return value < 1 ? `${(value * 1000).toFixed(0)} ms` : `${value.toFixed(2)} s`;
 }

@@ -3,14 +3,12 @@
  * choices (chat_choices.js) and tells that they have changed. Used by chat.js.
  *
  * @typedef {import("./chat_choices.js").Choices} Choices
- * @typedef {import("./chat_choices.js").Field} Field
  * @typedef {import("./chat_choices.js").Served} Served
  */
 
-import { EXAMPLE_TOOLS, FIELDS, complaint, readSchema, readTools } from "./chat_choices.js";
+import { EXAMPLE_TOOLS, FIELDS, readSchema, readTools } from "./chat_choices.js";
 import { button, element } from "./chat_dom.js";
-
-const MOST_OF_SLIDERS = 2;
+import { NumberField, judged } from "./chat_number_field.js";
 
 export class Controls {
   #choices;
@@ -69,7 +67,7 @@ export class Controls {
     const id = `choice-${name}`;
     const wrong = element("p", { class: "wrong", id: `${id}-wrong` });
     const area = element("textarea", { id, rows, placeholder, spellcheck: "false", "aria-describedby": wrong.id });
-    const judge = () => judged(area, wrong, check && area.value ? () => check(area.value) : null);
+    const judge = () => judged(area, wrong, check && area.value ? said(() => check(area.value)) : "");
     area.addEventListener("input", () => {
       this.#choices[name] = area.value;
       judge();
@@ -115,42 +113,15 @@ export class Controls {
     );
   }
 
-  /** @param {Field} field */
+  /** @param {import("./chat_choices.js").Field} field */
   #number(field) {
-    const id = `choice-${field.name}`;
-    const wrong = element("p", { class: "wrong", id: `${id}-wrong` });
-    const hint = element("p", { class: "unseen", id: `${id}-hint` }, field.hint);
-    const input = element("input", {
-      ...{ id, type: "number", placeholder: "default", inputmode: field.isWhole ? "numeric" : "decimal" },
-      ...{ min: field.least, step: field.isWhole ? 1 : "any", title: field.hint },
-      "aria-describedby": `${hint.id} ${wrong.id}`,
-    });
-    const slider = field.neutral === null ? null : sliderOf(field);
-    const take = () => {
-      const { sampling } = this.#choices;
-      if (input.value === "" && !input.validity.badInput) delete sampling[field.name];
-      else sampling[field.name] = input.validity.badInput ? NaN : Number(input.value);
-      show();
+    const made = new NumberField(field, (value) => {
+      if (value === null) delete this.#choices.sampling[field.name];
+      else this.#choices.sampling[field.name] = value;
       this.#changed();
-    };
-    const show = () => {
-      const value = this.#choices.sampling[field.name];
-      judged(input, wrong, value === undefined ? null : () => refuse(complaint(field, value)));
-      if (!slider) return;
-      slider.value = String(value ?? field.neutral);
-      slider.classList.toggle("unset", value === undefined);
-    };
-    input.addEventListener("input", take);
-    slider?.addEventListener("input", () => {
-      input.value = slider.value;
-      take();
     });
-    this.#renewal(() => {
-      input.value = this.#choices.sampling[field.name] ?? "";
-      show();
-    });
-    const label = element("label", { for: id, title: field.hint }, field.label);
-    return element("div", { class: slider ? "field number" : "field number wide" }, label, slider, input, hint, wrong);
+    this.#renewal(() => made.show(this.#choices.sampling[field.name] ?? null));
+    return made.root;
   }
 
   /** @param {"thinking" | "format" | "toolChoice"} name @param {string} label @param {Record<string, string>} entries */
@@ -247,28 +218,12 @@ export class Controls {
   }
 }
 
-/** Which says the same as the field beside it. @param {Field} field */
-function sliderOf(field) {
-  const most = Math.min(field.most, MOST_OF_SLIDERS);
-  const label = `${field.label}, slider`;
-  return element("input", { type: "range", min: field.least, max: most, step: field.step, "aria-label": label });
-}
-
-/** @param {string} told */
-function refuse(told) {
-  if (told) throw new Error(told);
-}
-
-/** Say beside a field what is wrong with it. @param {HTMLElement} field @param {HTMLElement} wrong
- * @param {(() => unknown) | null} check */
-function judged(field, wrong, check) {
-  let told = "";
+/** What it throws, in words. @param {() => void} check */
+function said(check) {
   try {
-    check?.();
+    check();
+    return "";
   } catch (error) {
-    told = /** @type {Error} */ (error).message;
+    return /** @type {Error} */ (error).message;
   }
-  wrong.textContent = told;
-  if (told) field.setAttribute("aria-invalid", "true");
-  else field.removeAttribute("aria-invalid");
 }

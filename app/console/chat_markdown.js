@@ -3,8 +3,10 @@
  * short one. Code, lists, tables, headings, quotes; made of text nodes. Used by chat_answer.js.
  */
 
-import { copyButton, element } from "./chat_dom.js";
+import { element } from "./chat_dom.js";
+import { Fence } from "./chat_fence.js";
 import { inline } from "./chat_inline.js";
+import { table } from "./chat_table.js";
 
 const FENCE = /^( {0,3})(`{3,}|~{3,})[ \t]*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$/;
@@ -12,8 +14,8 @@ const ITEM = /^([ \t]*)([-*+]|\d{1,9}[.)])(?:[ \t]+|$)(.*)$/;
 const QUOTE = /^ {0,3}> ?/;
 const RULE = /^ {0,3}(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const TABLE_RULE = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
-const MAY_BE_MARK = /^ {0,3}(?:`[^`]*`{0,2}|`{2,}[^`]*|~+\S*|#{1,6}(?: .*)?|[-*_ \t]+|\d{1,9}[.)]?)$/;
 /** What a line may still become that is not text. */
+const MAY_BE_MARK = /^ {0,3}(?:`[^`]*`{0,2}|`{2,}[^`]*|~+\S*|#{1,6}(?: .*)?|[-*_ \t]+|\d{1,9}[.)]?)$/;
 const MAX_DEPTH = 6;
 
 /** @typedef {"paragraph" | "bullets" | "numbers" | "quote" | "table"} Kind */
@@ -146,59 +148,6 @@ export class Markdown {
     this.#numFixed = 0;
   }
 }
-
-/** A block of code, whose text only grows. */
-class Fence {
-  #mark;
-  #indent;
-  #text = document.createTextNode("");
-  #isEmpty = true;
-  /** Characters of the last line that are shown; -1: it is not begun. */ #shownOfLine = -1;
-
-  /** @param {string} mark @param {number} indent @param {string} info */
-  constructor(mark, indent, info) {
-    this.#mark = new RegExp(`^ {0,3}\\${mark[0]}{${mark.length},}[ \t]*$`);
-    this.#indent = new RegExp(`^ {0,${indent}}`);
-    const language = info.trim().split(/\s/)[0].slice(0, 40);
-    const copy = copyButton(() => this.#text.data, "code");
-    this.shown = element(
-      "figure",
-      { class: "code" },
-      element("figcaption", {}, element("span", {}, language || "text"), copy),
-      element(
-        "pre",
-        { tabindex: "0", role: "group", "aria-label": language ? `Code in ${language}` : "Code" },
-        element("code", {}, this.#text),
-      ),
-    );
-  }
-
-  /** @param {string} line a whole one @returns {boolean} whether there may be more */
-  add(line) {
-    if (this.#mark.test(line)) return false;
-    this.#grow(line);
-    this.#shownOfLine = -1;
-    return true;
-  }
-
-  /** @param {string} line that has not ended */
-  show(line) {
-    if (line && !/^ {0,3}[`~]*$/.test(line)) this.#grow(line); // else it may be the end
-  }
-
-  /** @param {string} line */
-  #grow(line) {
-    if (this.#shownOfLine < 0) {
-      if (!this.#isEmpty) this.#text.appendData("\n");
-      this.#isEmpty = false;
-      this.#shownOfLine = 0;
-    }
-    const text = line.replace(this.#indent, "");
-    this.#text.appendData(text.slice(this.#shownOfLine));
-    this.#shownOfLine = text.length;
-  }
-}
-
 /** @type {Record<Kind, (lines: string[], depth: number) => HTMLElement>} */
 const BLOCKS = { paragraph, bullets: list, numbers: list, quote, table };
 
@@ -275,36 +224,4 @@ function within(parent, lines, depth) {
   if (parent.tagName === "LI" && first?.tagName === "P" && !parent.querySelector(":scope > p + p")) {
     first.replaceWith(...first.childNodes);
   }
-}
-
-/** @param {string[]} lines */
-function table(lines) {
-  const [head, rule, ...rows] = lines.map(cells);
-  const sides = rule.map((cell) => (/^:-+:$/.test(cell) ? "middle" : /^-+:$/.test(cell) ? "right" : null));
-  /** @param {string} tag @param {string[]} row */
-  const shown = (tag, row) => {
-    const made = element("tr");
-    head.forEach((_, at) => made.append(element(tag, { class: sides[at] }, ...inline(row[at] ?? ""))));
-    return made;
-  };
-  return element(
-    "div",
-    { class: "table", tabindex: "0", role: "group", "aria-label": "Table" },
-    element(
-      "table",
-      {},
-      element("thead", {}, shown("th", head)),
-      element("tbody", {}, ...rows.map((row) => shown("td", row))),
-    ),
-  );
-}
-
-/** @param {string} line */
-function cells(line) {
-  return line
-    .trim()
-    .replace(/^\|/, "")
-    .replace(/(?<!\\)\|$/, "")
-    .split(/(?<!\\)\|/)
-    .map((cell) => cell.trim().replaceAll("\\|", "|"));
 }

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -381,9 +382,7 @@ def told_by_curl(output: str) -> str:
     return "".join(choice["delta"].get("content", "") for event in events for choice in event["choices"])
 
 
-def test_the_request_as_curl_and_as_python_runs_and_gives_the_same_answer(
-    browser: Browser, served: ThreadedServer, tmp_path
-):
+def test_the_request_as_curl_and_as_python_runs_and_gives_the_same_answer(browser: Browser, served: ThreadedServer):
     with open_page(browser, chat(served), permissions=("clipboard-read", "clipboard-write")) as page:
         page.locator("#choice-system").fill('It\'s a "test" of $HOME, `x` and \\ too:\nлодки')
         choose(
@@ -414,28 +413,29 @@ def test_the_request_as_curl_and_as_python_runs_and_gives_the_same_answer(
         expect(dialog).to_be_hidden()
 
 
-def test_a_conversation_goes_to_a_file_and_comes_back(browser: Browser, served: ThreadedServer, tmp_path):
+def import_file(page: Page, content: bytes) -> None:
+    file = {"name": "conversation.json", "mimeType": "application/json", "buffer": content}
+    page.locator("input[type=file]").set_input_files(file)
+
+
+def test_a_conversation_goes_to_a_file_and_comes_back(browser: Browser, served: ThreadedServer):
     with open_page(browser, chat(served)) as page:
         choose(page, "Sampling", max_tokens="8", seed="4")
         say(page, "Hello")
         text = text_of(until_answered(page))
         with page.expect_download() as download:
             page.get_by_role("button", name="Export").click()
-        file = tmp_path / "conversation.json"
-        download.value.save_as(file)
+        exported = Path(download.value.path()).read_bytes()
     with open_page(browser, chat(served)) as page:
-        chooser = page.locator("input[type=file]")
-        chooser.set_input_files(file)
+        import_file(page, exported)
         assert text_of(until_answered(page)) == text
         expect(page.locator("#choice-seed")).to_have_value("4")
 
-        others = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Whose?"}]}
-        file.write_text(json.dumps(others))
-        chooser.set_input_files(file)
+        others = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Whose?"}]
+        import_file(page, json.dumps({"messages": others}).encode())
         expect(page.get_by_role("article")).to_have_text(re.compile("Whose"))
         expect(page.locator("#choice-system")).to_have_value("Be brief.")
-        file.write_text('{"messages": [{"role": "pirate"}]}')
-        chooser.set_input_files(file)
+        import_file(page, b'{"messages": [{"role": "pirate"}]}')
         expect(page.get_by_text("conversation.json cannot be read: messages[0]")).to_be_visible()
 
 
