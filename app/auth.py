@@ -8,7 +8,6 @@ needs a key, whether or not it would reach a handler.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from app.failures import error_body_at
 from app.messages_error import REQUEST_ID, is_messages_path
 from app.request_label import HEADER, request_label
 from protocol.errors import InvalidKeyError, NotLocalError, TrillmError
+from protocol.net_address import is_local, is_loopback
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics", "/load", "/docs", "/openapi.json"})
 """What probes, Prometheus and browsers read. They run no model and tell nothing of any request."""
@@ -112,7 +112,7 @@ def _refusal(server: tuple[str, int | None] | None, headers: Sequence[tuple[byte
     """Why who comes in at this address with these headers is turned away."""
     if server is None or server[1] is None:
         return None  # a Unix socket, which no web page reaches
-    if not _is_loopback(server[0]):
+    if not is_loopback(server[0]):
         return "answers on loopback addresses only"
     hosts = [value for name, value in headers if name.lower() == b"host"]
     if all(_is_local_name(host) for host in hosts):  # HTTP/1.0 need not send one
@@ -120,20 +120,12 @@ def _refusal(server: tuple[str, int | None] | None, headers: Sequence[tuple[byte
     return "answers only to the names localhost, 127.0.0.1 and [::1] (in the Host header)"
 
 
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
-
-
 def _is_local_name(host: bytes) -> bool:
     """Whether a Host header's value, without its port, is localhost (RFC 6761: with all below it) or a loopback IP."""
     match = _HOST.fullmatch(host.decode("latin-1").strip().lower())
     if match is None:
         return False
-    name = (match["address"] or match["name"]).removesuffix(".")
-    return name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
+    return is_local((match["address"] or match["name"]).removesuffix("."))
 
 
 async def refuse(scope: HTTPScope, send: ASGISendCallable, error: TrillmError) -> None:

@@ -1,10 +1,12 @@
 """Addresses on a network of hosts: how they are written, and which of ours another host would see.
 
-Used by actors/hosts, which binds there, and by gpu/groups, which has gloo listen there.
+Used by actors/hosts, which binds there, by gpu/groups, which has gloo listen there, and by app/auth and app/api_client,
+which ask whether an address is this machine's.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 
@@ -19,6 +21,20 @@ def is_name(host: str) -> bool:
         return bool(host.encode("idna")) and "\0" not in host
     except UnicodeError:  # a label that is empty or too long
         return False
+
+
+def is_loopback(address: str) -> bool:
+    """Whether it is an address that only this machine reaches. A name is none."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def is_local(host: str) -> bool:
+    """Whether it is always this machine: a loopback address, or localhost with all below it (RFC 6761). In small
+    letters."""
+    return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
 
 
 def resolve(host: str, port: int) -> str:

@@ -59,6 +59,10 @@ def not_in_time(place: Place, seconds: float) -> NoAnswerError:
     return NoAnswerError(f"{place} has said nothing for {seconds:g} s")
 
 
+def not_whole_in_time(place: Place, seconds: float) -> NoAnswerError:
+    return NoAnswerError(f"{place} has not answered within {seconds:g} s")
+
+
 def broken_off(place: Place, error: BaseException) -> NoAnswerError:
     reason = next((str(one) for one in _behind(error) if str(one)), "no reason").rstrip(".")
     hint = "; is it https:// there?" if place.scheme == "http" and UNSAID in reason else ""
@@ -70,8 +74,10 @@ def refused(place: Place, status: int, body: bytes) -> RefusedError:
     said = message_of(body)
     if status == 401:
         if place.key is None:
-            return RefusedError(f"{place} asks for a key: --api-key, TRILLM_API_KEY or OPENAI_API_KEY", status)
-        return RefusedError(f"{place} does not take this key: {said or 'it says no more'}", status)
+            return RefusedError(f"{place} asks for a key: {_ways_to_give_a_key(place)}", status)
+        return RefusedError(
+            f"{place} does not take this key (from {place.key_from}): {said or 'it says no more'}", status
+        )
     if said:
         return RefusedError(f"{place} answered {status}: {said}", status)
     if 300 <= status < 400:
@@ -79,11 +85,17 @@ def refused(place: Place, status: int, body: bytes) -> RefusedError:
     return RefusedError(f"{place} answered {status} without a reason", status)
 
 
+def _ways_to_give_a_key(place: Place) -> str:
+    if place.takes_own_keys:
+        return "--api-key, TRILLM_API_KEY or OPENAI_API_KEY"
+    return "--api-key or OPENAI_API_KEY (TRILLM_API_KEY is for servers of this machine, and is not sent there)"
+
+
 def message_of(body: bytes) -> str:
     """In an error body as OpenAI's, vLLM's or another server's; the first line of what is none. One line, bounded."""
     try:
         said: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         said = body.decode(errors="replace").strip().partition("\n")[0]
     while isinstance(said, dict):
         said = next((said[name] for name in ("error", "message", "detail") if said.get(name)), "")

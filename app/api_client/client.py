@@ -15,7 +15,15 @@ import httpcore2
 import msgspec
 import trio
 
-from app.api_client.call_error import NoAnswerError, RefusedError, broken_off, message_of, not_connected, not_in_time
+from app.api_client.call_error import (
+    NoAnswerError,
+    RefusedError,
+    broken_off,
+    message_of,
+    not_connected,
+    not_in_time,
+    not_whole_in_time,
+)
 from app.api_client.call_error import refused as refused_by
 from app.api_client.event_reader import EventReader, EventTooLongError
 from app.api_client.place import Place
@@ -28,7 +36,7 @@ Body = Mapping[str, object]
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
-"""Of silence, for what is no generation."""
+"""For all of an answer that is no generation."""
 STREAM_SECONDS = 600.0
 """Of silence within a stream, and before its first byte: a prompt may wait long for its turn."""
 KEEP_ALIVE_SECONDS = 3.0
@@ -104,8 +112,8 @@ class ApiClient:
         answer_seconds: float = ANSWER_SECONDS,
         backend: httpcore2.AsyncNetworkBackend | None = None,
     ) -> None:
-        """Seconds of silence after which an answer is given up. Tests bring their own `backend`. Raises
-        BadRequestError for certificates that cannot be read."""
+        """Seconds after which an answer is given up: of silence in a stream, and for all of any other. Tests bring
+        their own `backend`. Raises BadRequestError for certificates that cannot be read."""
         self.place = place
         self._stream_seconds = stream_seconds
         self._answer_seconds = answer_seconds
@@ -134,8 +142,10 @@ class ApiClient:
 
     async def ask(self, method: str, path: str, body: Body | None = None) -> bytes:
         """The whole answer's body, if its status is a good one. Raises NoAnswerError and RefusedError."""
-        async with self._open(method, path, body, self._answer_seconds) as data:
-            return await self._whole(data, MOST_BYTES, self._answer_seconds)
+        with trio.move_on_after(self._answer_seconds):
+            async with self._open(method, path, body, self._answer_seconds) as data:
+                return await self._whole(data, MOST_BYTES, self._answer_seconds)
+        raise not_whole_in_time(self.place, self._answer_seconds)
 
     @asynccontextmanager
     async def open_stream(self, path: str, body: Body) -> AsyncIterator[Stream]:
@@ -146,7 +156,7 @@ class ApiClient:
     def _read(self, path: str, data: bytes, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(data, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise NoAnswerError(f"{self.place}{path} answered what is not expected there: {error}") from error
 
     @asynccontextmanager

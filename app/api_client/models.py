@@ -13,18 +13,19 @@ ABSENT = (404, 405)
 """What a server answers that does not have a route."""
 
 
-class _Model(msgspec.Struct, frozen=True):
+class Model(msgspec.Struct, frozen=True):
     id: str
-    max_model_len: int | None = None
 
 
-class _ModelList(msgspec.Struct, frozen=True):
-    data: list[_Model]
+class ModelList(msgspec.Struct, frozen=True):
+    """What /v1/models answers."""
+
+    data: list[Model]
 
 
 async def model_names(client: ApiClient) -> list[str]:
     """In the server's order. Raises NoAnswerError and RefusedError."""
-    return [model.id for model in (await client.get("/v1/models", _ModelList)).data]
+    return [model.id for model in (await client.get("/v1/models", ModelList)).data]
 
 
 async def chosen_model(client: ApiClient, wanted: str | None) -> str:

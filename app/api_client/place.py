@@ -8,17 +8,19 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
-from attrs import frozen
+from attrs import evolve, frozen
 
 from protocol.errors import BadRequestError
-from protocol.net_address import is_name
+from protocol.net_address import is_local, is_name
 
 PORTS = {"http": 80, "https": 443}
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """A server that listens on all addresses is asked on this machine's own."""
-OWN_KEYS = ("TRILLM_API_KEY", "VLLM_API_KEY", "OPENAI_API_KEY")
+OWN_KEYS = ("TRILLM_API_KEY", "VLLM_API_KEY")
+"""Variables with the keys that servers of this machine ask for. They are not for others to see."""
+CLIENT_KEY = "OPENAI_API_KEY"
 MOST_URL = 2048
 
 
@@ -33,6 +35,10 @@ class Place:
     uds: Path | None = None
     """A Unix socket instead of host and port."""
     key: str | None = None
+    key_from: str = "--api-key"
+    """The flag or variable that gave it."""
+    takes_own_keys: bool = True
+    """It is a server of one's own, as far as can be known: OWN_KEYS are for it."""
     ca_certs: Path | None = None
     """Who signs the server's certificate, in PEM. None: whom this machine trusts."""
     is_insecure: bool = False
@@ -63,28 +69,47 @@ def find_place(
     """Where flags say; else where OPENAI_BASE_URL says; else where TRILLM_UDS, TRILLM_HOST and TRILLM_PORT would have
     a server listen; else http://127.0.0.1:8000.
 
-    A place out of OPENAI_BASE_URL gets OPENAI_API_KEY and no other key out of the environment: what is in
-    TRILLM_API_KEY is for one's own servers. Raises BadRequestError for what is no place.
+    Keys out of the environment: OPENAI_API_KEY is for any place; TRILLM_API_KEY and VLLM_API_KEY, which are those of
+    one's own servers, go before it, but to no other machine that flags name, and to no place out of OPENAI_BASE_URL.
+    Raises BadRequestError for what is no place.
     """
     if base_url is not None and (host is not None or port is not None or uds is not None):
         raise BadRequestError("--base-url says where the server is already: leave --host, --port and --uds out")
     if uds is not None and (host is not None or port is not None):
         raise BadRequestError("--uds says where the server is already: leave --host and --port out")
-    keys: tuple[str, ...] = OWN_KEYS
     if base_url is not None:
         place = read_url("--base-url", base_url)
     elif host is not None or port is not None or uds is not None:
         place = _made_of("--host", host, port, uds)
     elif given := environment.get("OPENAI_BASE_URL"):
-        place, keys = read_url("OPENAI_BASE_URL", given), ("OPENAI_API_KEY",)
+        place = evolve(read_url("OPENAI_BASE_URL", given), takes_own_keys=False)
     else:
         socket = environment.get("TRILLM_UDS")
         number = _number(environment.get("TRILLM_PORT"))
         place = _made_of("TRILLM_HOST", environment.get("TRILLM_HOST"), number, Path(socket) if socket else None)
-    found = key or next((key for name in keys if (key := _first_key(environment.get(name)))), None)
-    if found is not None and not (found.isascii() and found.isprintable()):
-        raise BadRequestError("the API key has characters that no header can have: only printable ASCII can be sent")
-    return Place(place.scheme, place.host, place.port, place.prefix, place.uds, found, ca_certs, is_insecure)
+        place = evolve(place, takes_own_keys=True)
+    place = evolve(place, ca_certs=ca_certs, is_insecure=is_insecure)
+    return _with_key(place, key, environment)
+
+
+def _with_key(place: Place, key: str | None, environment: Mapping[str, str]) -> Place:
+    """The flag's, or else the first of the environment that is for this place. Raises BadRequestError."""
+    given = [("--api-key", key)]
+    given += [(name, _first_key(environment.get(name))) for name in key_variables(place)]
+    for name, found in given:
+        if not found:
+            continue
+        if not (found.isascii() and found.isprintable()):
+            raise BadRequestError(
+                f"the key of {name} has characters that no header can have: only printable ASCII can be sent"
+            )
+        return evolve(place, key=found, key_from=name)
+    return place
+
+
+def key_variables(place: Place) -> tuple[str, ...]:
+    """Those that a key for it may be in, the first one first."""
+    return (*OWN_KEYS, CLIENT_KEY) if place.takes_own_keys else (CLIENT_KEY,)
 
 
 def read_url(name: str, text: str) -> Place:
@@ -103,7 +128,8 @@ def read_url(name: str, text: str) -> Place:
     if parts.username is not None or parts.query or parts.fragment:
         raise BadRequestError(f"{name} may have no user, no query and no fragment: keys are for --api-key")
     prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    return Place(parts.scheme, host, PORTS[parts.scheme] if port is None else port, prefix)
+    port = PORTS[parts.scheme] if port is None else port
+    return Place(parts.scheme, host, port, prefix, takes_own_keys=is_local(host))
 
 
 def _made_of(name: str, host: str | None, port: int | None, uds: Path | None) -> Place:
@@ -113,7 +139,8 @@ def _made_of(name: str, host: str | None, port: int | None, uds: Path | None) ->
         raise BadRequestError(f"{name} must be a host's name or address, and {host[:200]!r} is none")
     if not 0 < port < 65536:
         raise BadRequestError(f"the server's port must be from 1 to 65535, not {port}")
-    return Place("http", ANY_ADDRESS.get(host, host), port, uds=uds)
+    host = ANY_ADDRESS.get(host, host)
+    return Place("http", host, port, uds=uds, takes_own_keys=uds is not None or is_local(host.lower()))
 
 
 def _number(text: str | None) -> int | None:

@@ -24,7 +24,8 @@ class ServerFlags:
     uds: Annotated[Path | None, Parameter(group=WHERE, show_default=False)] = None
     """The Unix socket that it listens on, instead of a URL."""
     api_key: Annotated[str | None, Parameter(group=WHERE, show_default=False)] = None
-    """Its key. Default: TRILLM_API_KEY, VLLM_API_KEY or OPENAI_API_KEY, which is better than the command line."""
+    """Its key. Default: for a server of this machine TRILLM_API_KEY or VLLM_API_KEY; OPENAI_API_KEY for any. Variables
+    are better than the command line."""
     ca_certs: Annotated[Path | None, Parameter(group=WHERE, show_default=False)] = None
     """Who signed its certificate, in PEM. Default: whom this machine trusts."""
     insecure: Annotated[bool, Parameter(group=WHERE, negative=(), show_default=False)] = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from attrs import evolve
 
 from app.api_client.call_error import NoAnswerError, RefusedError
 from app.api_client.models import chosen_model, model_names
@@ -74,8 +75,11 @@ async def test_a_server_with_keys_asks_for_one() -> None:
     async with open_client(asks_for_a_key) as (client, _):
         with pytest.raises(RefusedError, match="asks for a key: --api-key"):
             await client.ask("GET", "/x")
+    async with open_client(asks_for_a_key, place=evolve(place(), takes_own_keys=False)) as (client, _):
+        with pytest.raises(RefusedError, match=r"--api-key or OPENAI_API_KEY \(TRILLM_API_KEY is for"):
+            await client.ask("GET", "/x")
     async with open_client(asks_for_a_key, place=place("wrong")) as (client, _):
-        with pytest.raises(RefusedError, match="does not take this key"):
+        with pytest.raises(RefusedError, match=r"does not take this key \(from --api-key\)"):
             await client.ask("GET", "/x")
 
 
@@ -87,9 +91,31 @@ async def test_a_server_that_closes_has_broken_off() -> None:
 
 async def test_a_server_that_says_nothing_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
     async with open_client(says_nothing, answer_seconds=7) as (client, _):
-        with pytest.raises(NoAnswerError, match="said nothing for 7 s"):
+        with pytest.raises(NoAnswerError, match="not answered within 7 s"):
             await client.ask("GET", "/x")
     assert 7 <= trio.current_time() < 8
+
+
+async def test_a_server_that_says_little_at_a_time_is_given_up_too(autojump_clock: trio.testing.MockClock) -> None:
+    async def drips(talk: Talk) -> None:
+        await talk.head()
+        while True:
+            await trio.sleep(1)
+            await talk.data(b" ")
+
+    async with open_client(drips, answer_seconds=7) as (client, _):
+        with pytest.raises(NoAnswerError, match="not answered within 7 s"):
+            await client.ask("GET", "/x")
+    assert 7 <= trio.current_time() < 8
+
+
+async def test_json_that_is_nested_too_deep_is_not_what_is_expected() -> None:
+    async with open_client(serves(models=lambda talk: talk.whole(b"[" * 100_000))) as (client, _):
+        with pytest.raises(NoAnswerError, match="not expected there"):
+            await client.get("/x", list)
+    async with open_client(serves(models=lambda talk: talk.whole(b"[" * 100_000, 500))) as (client, _):
+        with pytest.raises(RefusedError, match="answered 500"):
+            await client.ask("GET", "/x")
 
 
 async def test_a_body_that_is_not_what_it_should_be_is_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,11 +74,33 @@ def test_a_port_that_is_none_is_refused() -> None:
         find_place(port=70000, environment={})
 
 
+KEYS = {"TRILLM_API_KEY": "ours", "OPENAI_API_KEY": "theirs"}
+
+
 def test_our_own_key_goes_before_openai_s() -> None:
-    keys = {"TRILLM_API_KEY": "ours", "OPENAI_API_KEY": "theirs"}
-    assert find_place(environment=keys).key == "ours"
-    assert find_place(key="flag", environment=keys).key == "flag"
+    assert find_place(environment=KEYS).key == "ours"
+    assert find_place(key="flag", environment=KEYS).key == "flag"
     assert find_place(environment={"OPENAI_API_KEY": "theirs"}).key == "theirs"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"port": 9000}, {"host": "localhost"}, {"base_url": "http://[::1]:9000"}, {"uds": Path("/run/s")}],
+)
+def test_a_server_of_this_machine_gets_the_key_of_our_servers(flags: dict[str, Any]) -> None:
+    assert find_place(**flags, environment=KEYS).key == "ours"
+    assert find_place(**flags, environment=KEYS).key_from == "TRILLM_API_KEY"
+
+
+@pytest.mark.parametrize("flags", [{"base_url": "https://api.openai.com/v1"}, {"host": "10.0.0.5"}])
+def test_another_machine_s_never_does(flags: dict[str, Any]) -> None:
+    assert find_place(**flags, environment=KEYS).key == "theirs"
+    assert find_place(**flags, environment={"VLLM_API_KEY": "ours"}).key is None
+    assert find_place(**flags, key="flag", environment=KEYS).key == "flag"
+
+
+def test_where_our_settings_have_a_server_listen_is_a_server_of_ours() -> None:
+    assert find_place(environment={"TRILLM_HOST": "10.0.0.5", **KEYS}).key == "ours"
 
 
 def test_a_place_of_openai_s_variable_gets_its_key_and_never_ours() -> None:
@@ -94,3 +117,4 @@ def test_a_key_that_no_header_can_have_is_refused() -> None:
     with pytest.raises(BadRequestError) as caught:
         find_place(key="schlüssel", environment={})
     assert "schl" not in caught.value.message
+    assert "--api-key" in caught.value.message
