@@ -1,5 +1,5 @@
-"""What the app holds of the actors: send to an engine, send to the output handler, hear what happens. Nothing else of
-this package is the app's to import."""
+"""What the app holds of the actors: send to an engine, send to the output handler, hear what happens, and where their
+sockets may lie. Nothing else of this package is the app's to import."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from actors.parent_death import die_with_parent
+from actors.runtime_directory import runtime_places
 from protocol.api import PageAsked, PeerPage, PeerPages, ServerIs, SharedIs
 from protocol.curve import CurveKeys
 from protocol.ids import EngineIndex, Epoch
@@ -44,6 +45,7 @@ __all__ = [
     "open_actors",
     "open_api_servers",
     "run_api_process",
+    "runtime_places",
 ]
 
 

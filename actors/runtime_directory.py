@@ -27,6 +27,16 @@ def candidates() -> list[Path]:
     return [Path(place) for place in dict.fromkeys(places) if place]
 
 
+def runtime_places() -> list[Path]:
+    """Those of them whose paths are short enough: the first one that can be written is taken."""
+    return [parent for parent in candidates() if is_short_enough(parent)]
+
+
+def is_short_enough(parent: Path) -> bool:
+    """A socket in a run's directory there has an address that the kernel takes."""
+    return len(os.fsencode(parent)) + len(f"/{PREFIX}4194304-12345678/") + LONGEST_NAME <= MAX_SOCKET_PATH
+
+
 def remove_stale(parent: Path) -> None:
     """Remove what runs of ours left there when they were killed: our user's directories that nobody has locked.
 
@@ -48,7 +58,7 @@ def open_runtime_directory() -> Iterator[Path]:
     """Raises StartError naming what was tried if no place will do."""
     refusals: list[str] = []
     for parent in candidates():
-        if len(os.fsencode(parent)) + len(f"/{PREFIX}4194304-12345678/") + LONGEST_NAME > MAX_SOCKET_PATH:
+        if not is_short_enough(parent):
             refusals.append(f"{parent}: too long for a socket path of {MAX_SOCKET_PATH} bytes")
             continue
         try:

@@ -8,16 +8,21 @@ import os
 import platform
 import resource
 import shutil
-import socket
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
 
+from actors.handles import runtime_places
+from app.checkup.address import Address, find_address
 from app.checkup.packages import Packages, installed_packages
 from app.checkup.processors import Processors, processors
+from app.listening import hypercorn_config
 from app.settings import Settings
+from app.tracing.start import check_tracing
+from protocol.errors import TrillmError
 from protocol.host_memory import available_memory, total_memory
 
 
@@ -49,8 +54,10 @@ class Machine:
     """Bytes of /dev/shm, which NCCL needs; None: there is none."""
     descriptors: int
     """That this process may have, at most; -1 is no limit."""
-    port_trouble: str
-    """Why nobody could listen there; "" if one could."""
+    address: Address
+    """Where a server would listen."""
+    refusals: tuple[str, ...]
+    """Of settings that no server would start with: sentences."""
     now: float
     """Unix time."""
 
@@ -68,10 +75,11 @@ def look_around(settings: Settings) -> Machine:
         total_memory=total_memory(),
         available_memory=available_memory(),
         cache=place(settings.cache_directory),
-        runtime=place(Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())),
+        runtime=first_writable(runtime_places()),
         shared_memory=shutil.disk_usage(shm).total if shm.is_dir() else None,
         descriptors=-1 if hard == resource.RLIM_INFINITY else hard,
-        port_trouble=port_trouble(settings),
+        address=find_address(settings),
+        refusals=tuple(refusals(settings)),
         now=time.time(),
     )
 
@@ -79,9 +87,9 @@ def look_around(settings: Settings) -> Machine:
 def place(path: Path) -> Place:
     """It may not be there yet: then it is the nearest directory above that has to be writable."""
     there = path
-    while not there.exists() and there != there.parent:
-        there = there.parent
     try:
+        while not there.exists() and there != there.parent:
+            there = there.parent
         free = shutil.disk_usage(there).free
         with tempfile.TemporaryFile(dir=there):
             return Place(path, "", free)
@@ -89,21 +97,19 @@ def place(path: Path) -> Place:
         return Place(path, f"{there}: {error.strerror or error}", 0)
 
 
-def port_trouble(settings: Settings) -> str:
-    """Why the server could not listen where it is to."""
-    if settings.uds is not None:
-        parent = settings.uds.absolute().parent
-        return "" if os.access(parent, os.W_OK | os.X_OK) else f"{parent} cannot be written to"
-    try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(address)
-            tried.listen(1)
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
+def first_writable(paths: Sequence[Path]) -> Place:
+    """The first that can be written, as a server takes it; the first of all if none can."""
+    found = [place(path) for path in paths]
+    return next((one for one in found if not one.trouble), found[0])
+
+
+def refusals(settings: Settings) -> Iterator[str]:
+    """Why a server would not start with these settings, as far as they name files and packages of this machine."""
+    for check in (lambda: hypercorn_config(settings), lambda: check_tracing(settings.otlp_traces_endpoint)):
+        try:
+            check()
+        except TrillmError as error:
+            yield error.message
 
 
 def _has_pidfd() -> bool:

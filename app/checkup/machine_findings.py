@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from app.checkup.address_finding import address_finding
 from app.checkup.finding import Finding, Mark, count, size
+from app.checkup.listener import Listener
 from app.checkup.machine import Machine, Place
 from app.checkup.packages import EXTRAS
 from app.settings import Settings
@@ -22,28 +24,40 @@ SHARE_OF_WEIGHTS = 0.75
 """Of the memory that is free; the rest is for keys, values and everything else."""
 
 
-def machine_findings(machine: Machine, probed: Probed, settings: Settings) -> Iterator[Finding]:
-    """In the order in which one would look."""
+def machine_findings(
+    machine: Machine, probed: Probed | None, settings: Settings, listener: Listener | None = None
+) -> Iterator[Finding]:
+    """In the order in which one would look. `probed` is None where torch could not be asked, `listener` who speaks HTTP
+    where the server would."""
+    cards = [] if probed is None else probed.cards
     yield _system(machine)
     yield from _packages(machine)
     yield _cpu(machine)
     yield _memory(machine)
-    yield _gpu(probed, settings)
-    if not probed.cards:
-        yield _kernels(probed.kernels)
+    if probed is not None:
+        yield _gpu(probed, settings)
+        if not cards:
+            yield _kernels(probed.kernels)
     yield _place("cache", machine.cache, "--download-dir names another place", ROOMY_DISK)
     yield _place("sockets", machine.runtime, "set XDG_RUNTIME_DIR or TMPDIR", 0)
-    yield _port(machine, settings)
-    yield from _limits(machine, probed)
+    yield address_finding(machine.address, settings, listener)
+    yield from (Finding("flags", Mark.FAIL, sentence) for sentence in machine.refusals)
+    yield from _limits(machine, cards)
 
 
-def sizes_that_fit(machine: Machine, probed: Probed) -> Finding:
+def no_torch(reason: str) -> Finding:
+    """Nothing can be computed, and of GPUs nothing is known."""
+    return Finding("torch", Mark.FAIL, reason, "remove .venv: scripts/install makes it anew")
+
+
+def sizes_that_fit(machine: Machine, probed: Probed, listener: Listener | None = None) -> Finding:
     """For who has not named a model."""
     free = max((card.free_bytes for card in probed.cards), default=machine.available_memory)
     room = free * SHARE_OF_WEIGHTS
     where = "one GPU" if probed.cards else "memory"
     in_16, in_4 = (count(float(f"{room / each:.2g}")) for each in (2, FOUR_BITS))
-    text = f"up to {in_16} parameters in 16 bits, {in_4} as 4-bit GGUF, fit into {where}"
+    beside = ", beside the server that runs" if listener is not None and listener.has_models else ""
+    text = f"up to {in_16} parameters in 16 bits, {in_4} as 4-bit GGUF, fit into {where}{beside}"
     return Finding("models", Mark.OK, text, "see whether one does: trillm check MODEL")
 
 
@@ -62,14 +76,14 @@ def _system(machine: Machine) -> Finding:
 def _packages(machine: Machine) -> Iterator[Finding]:
     packages = machine.packages
     if packages.wrong:
-        remedy = "pip install --upgrade trillm"
+        remedy = "scripts/install brings them into .venv"
         yield Finding("packages", Mark.FAIL, f"not as required: {', '.join(packages.wrong)}", remedy)
     else:
         yield Finding("packages", Mark.OK, f"all {packages.number} as required")
     lacking = [f"{extra} ({what})" for extra, what in EXTRAS.items() if extra not in packages.extras]
     has = f"installed: {', '.join(packages.extras) or 'none'}"
     text = f"{has}; not: {', '.join(lacking)}" if lacking else has
-    yield Finding("extras", Mark.OK, text, "pip install 'trillm[NAME]' adds one" if lacking else "")
+    yield Finding("extras", Mark.OK, text, "scripts/install NAME adds one" if lacking else "")
 
 
 def _cpu(machine: Machine) -> Finding:
@@ -129,23 +143,13 @@ def _place(name: str, place: Place, remedy: str, roomy: int) -> Finding:
     return Finding(name, Mark.OK, text)
 
 
-def _port(machine: Machine, settings: Settings) -> Finding:
-    where = str(settings.uds) if settings.uds is not None else f"{settings.host}:{settings.port}"
-    if machine.port_trouble:
-        remedy = "end who listens there, or use --port N" if settings.uds is None else "use another --uds"
-        return Finding("address", Mark.FAIL, f"{where}: {machine.port_trouble}", remedy)
-    if settings.uds is None and settings.port == 0:
-        return Finding("address", Mark.OK, f"{settings.host}, at a port that is free then")
-    return Finding("address", Mark.OK, f"{where} is free")
-
-
-def _limits(machine: Machine, probed: Probed) -> Iterator[Finding]:
+def _limits(machine: Machine, cards: list[Card]) -> Iterator[Finding]:
     if 0 <= machine.descriptors < MANY_DESCRIPTORS:
         text = f"{machine.descriptors} file descriptors, and each connection takes one"
         yield Finding("limits", Mark.WARN, text, f"ulimit -Hn {MANY_DESCRIPTORS}, or LimitNOFILE= in a unit of systemd")
     else:
         text = "no limit to" if machine.descriptors < 0 else str(machine.descriptors)
         yield Finding("limits", Mark.OK, f"{text} file descriptors")
-    if len(probed.cards) > 1 and (machine.shared_memory or 0) < NCCL_MEMORY:
+    if len(cards) > 1 and (machine.shared_memory or 0) < NCCL_MEMORY:
         text = f"/dev/shm has {size(machine.shared_memory or 0)}, and GPUs speak through it"
         yield Finding("/dev/shm", Mark.WARN, text, "give the container more: --shm-size 8g")

@@ -10,20 +10,22 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import attrs
 import trio
 from cyclopts import Group, Parameter
 
 from app.commands.ending import status_of, tell
+from app.logs import takes_colours
 from app.settings import SERVER, Settings
-from protocol.errors import TrillmError
+from protocol.errors import StartError, TrillmError
 
 if TYPE_CHECKING:
     from app.checkpoints.resolve import Checkpoint
     from app.checkup.finding import Finding
+    from app.checkup.listener import Listener
     from protocol.machine import ProbeAsked, Probed
 
 CHECK = Group("Check", sort_key=0)
-FETCHES = " fetches it"
 
 
 def check(
@@ -43,7 +45,7 @@ def check(
         trillm check Qwen/Qwen3-0.6B --max-model-len 32k
         trillm check ./model.gguf --json
 
-    Exit status: 0 if a server would run, 1 if something keeps it from that.
+    Exit status: 0 if a server would run (also where one listens already), 1 if something keeps it from that.
 
     Parameters
     ----------
@@ -58,60 +60,98 @@ def check(
 def _check(model: str | None, settings: Settings, *, as_json: bool) -> int:
     from app.checkup import report
     from app.checkup.finding import Mark
+    from app.checkup.listener import find_listener
     from app.checkup.probing import probe
 
-    findings = trio.run(look, model, settings, probe)
+    seen = trio.run(look, model, settings, probe, find_listener)
     if as_json:
-        text = report.as_json(findings)
+        text = report.as_json(seen.findings)
     else:
         utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        styled = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        styled = sys.stdout.isatty() and takes_colours(os.environ)
         look_of_it = report.Look(min(shutil.get_terminal_size().columns, 110), utf8, styled)
-        command = shlex.join(["trillm", "serve", *([] if model is None else [model])])
-        if any(finding == not_here(model or "") for finding in findings):
-            command = not_here(model or "").remedy.removesuffix(FETCHES)
-        elif settings != Settings():
-            command += " (with the flags that you have given here)"
-        text = f"{report.table(findings, look_of_it)}\n\n{report.verdict(findings, command)}"
+        verdict = report.verdict(seen.findings, next_command(seen, model, settings))
+        text = f"{report.table(seen.findings, look_of_it)}\n\n{verdict}"
     tell(text)
-    return int(any(finding.mark is Mark.FAIL for finding in findings))
+    return int(any(finding.mark is Mark.FAIL for finding in seen.findings))
+
+
+@attrs.frozen
+class Seen:
+    """What a look has found."""
+
+    findings: list[Finding]
+    """In their order."""
+    free_port: int | None = None
+    """Where a server could listen, if somebody listens where it was to."""
+    is_missing: bool = False
+    """The model is to be fetched first."""
 
 
 async def look(
-    model: str | None, settings: Settings, probe: Callable[[ProbeAsked], Awaitable[Probed]]
-) -> list[Finding]:
-    """All findings, in their order. `probe` asks who loads torch, and its errors come out of here."""
+    model: str | None,
+    settings: Settings,
+    probe: Callable[[ProbeAsked], Awaitable[Probed]],
+    find_listener: Callable[[Settings], Awaitable[Listener | None]],
+) -> Seen:
+    """`probe` asks who loads torch, `find_listener` who listens where the server would."""
     from app.checkup.finding import Finding, Mark
     from app.checkup.machine import look_around
-    from app.checkup.machine_findings import machine_findings, sizes_that_fit
+    from app.checkup.machine_findings import machine_findings, no_torch, sizes_that_fit
     from app.checkup.model_findings import model_findings
     from protocol.machine import ProbeAsked
 
     machine = await trio.to_thread.run_sync(look_around, settings)
+    listener = await find_listener(settings) if machine.address.is_taken else None
     checkpoint: Checkpoint | None = None
     about_model: list[Finding] = []
+    is_missing = False
     if model is not None:
         try:
             checkpoint = await trio.to_thread.run_sync(_found, model, settings)
         except TrillmError as error:
             about_model.append(Finding("model", Mark.FAIL, error.message))
         else:
-            if checkpoint is None:
-                about_model.append(not_here(model))
+            is_missing = checkpoint is None
+    if model is not None and is_missing:
+        about_model.append(not_here(model, settings))
     spec = None if checkpoint is None else settings.house(checkpoint.directory).engine
-    probed = await probe(ProbeAsked(str(settings.cache_directory), spec))
-    if checkpoint is not None:
-        about_model += model_findings(probed, settings, machine)
-    elif model is None:
-        about_model.append(sizes_that_fit(machine, probed))
-    return [*machine_findings(machine, probed, settings), *about_model]
+    probed: Probed | None = None
+    try:
+        probed = await probe(ProbeAsked(str(settings.cache_directory), spec))
+    except StartError as error:
+        about_model.insert(0, no_torch(error.message))
+    if probed is not None and checkpoint is not None:
+        about_model += model_findings(probed, settings, machine, listener)
+    elif probed is not None and model is None:
+        about_model.append(sizes_that_fit(machine, probed, listener))
+    findings = [*machine_findings(machine, probed, settings, listener), *about_model]
+    return Seen(findings, None if listener is None else machine.address.free_port, is_missing)
 
 
-def not_here(model: str) -> Finding:
+def not_here(model: str, settings: Settings) -> Finding:
     from app.checkup.finding import Finding, Mark
 
     text = f"{model} is not on this disk, so there is nothing to look at"
-    return Finding("model", Mark.WARN, text, f"trillm pull {shlex.quote(model)}{FETCHES}")
+    return Finding("model", Mark.WARN, text, f"{pull_command(model, settings)} fetches it")
+
+
+def pull_command(model: str, settings: Settings) -> str:
+    where = {"--revision": settings.revision, "--download-dir": settings.download_dir}
+    flags = [word for flag, value in where.items() if value is not None for word in (flag, str(value))]
+    return shlex.join(["trillm", "pull", model, *flags])
+
+
+def next_command(seen: Seen, model: str | None, settings: Settings) -> str:
+    """What to do if nothing keeps a server from running."""
+    if seen.is_missing:
+        return pull_command(model or "", settings)
+    words = ["trillm", "serve", *([] if model is None else [model])]
+    if seen.free_port is not None:
+        words += ["--port", str(seen.free_port)]
+        settings = attrs.evolve(settings, port=Settings().port)
+    same = "" if settings == Settings() else ", with the flags that you have given here"
+    return f"{shlex.join(words)}{same}"
 
 
 def _found(model: str, settings: Settings) -> Checkpoint | None:

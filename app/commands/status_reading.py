@@ -5,6 +5,8 @@ Used by app/commands/status.py.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from app.api_client.call_error import RefusedError
@@ -57,14 +59,15 @@ async def read_server(client: ApiClient) -> Reading:
 
 def with_figures(server: OtherServer, text: str) -> OtherServer:
     """Those of metrics as Prometheus reads them: sums over engines, and of the KV cache's usage the mean. What is no
-    metrics has no figures."""
+    metrics, and no number, has no figures."""
     from prometheus_client.parser import text_string_to_metric_families
 
     found: dict[str, list[float]] = {}
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                found.setdefault(sample.name, []).append(sample.value)
+                if math.isfinite(sample.value):
+                    found.setdefault(sample.name, []).append(sample.value)
     except ValueError:
         return server
     usage = found.get(KV_USAGE)

@@ -190,7 +190,7 @@ class MemoryStream(httpcore2.AsyncNetworkStream):
         await trio.aclose_forcefully(self._stream)
 
     async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname=None, timeout=None) -> Any:
-        raise NotImplementedError
+        raise httpcore2.ConnectError("no TLS is spoken here")
 
     def get_extra_info(self, info: str) -> Any:
         return False if info == "is_readable" else None

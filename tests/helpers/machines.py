@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
+from app.checkup.address import Address
 from app.checkup.machine import Machine, Place
 from app.checkup.packages import EXTRAS, Packages
 from app.checkup.processors import Processors
@@ -33,7 +34,8 @@ def machine(**changes: object) -> Machine:
         runtime=PLACE,
         shared_memory=8 * GIB,
         descriptors=65536,
-        port_trouble="",
+        address=Address("127.0.0.1:8000"),
+        refusals=(),
         now=1.8e9,
     )
     return attrs.evolve(usual, **changes)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import sys
 from pathlib import Path
 
 import pytest
 
-from app.checkup.machine import look_around, place, port_trouble
+from app.checkup.machine import first_writable, look_around, place, refusals
 from app.checkup.packages import installed_packages
 from app.checkup.probing import probe
 from app.checkup.processors import processors
@@ -23,7 +22,8 @@ CPUINFO = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx2 avx512f\n
 
 def test_this_machine_can_be_looked_at(tmp_path: Path):
     machine = look_around(Settings(download_dir=tmp_path, port=0))
-    assert machine.cache.trouble == machine.port_trouble == ""
+    assert machine.cache.trouble == machine.address.trouble == ""
+    assert machine.refusals == ()
     assert 0 < machine.available_memory <= machine.total_memory
     assert machine.packages.number > 10
     assert machine.has_pidfd == hasattr(os, "pidfd_open")
@@ -41,14 +41,25 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
     assert place(tmp_path / "file" / "below").trouble == f"{tmp_path / 'file'}: Not a directory"
 
 
-def test_a_port_that_is_taken_is_found_out(tmp_path: Path):
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        assert port_trouble(Settings(port=listener.getsockname()[1])) == "Address already in use"
-    assert port_trouble(Settings(port=0)) == ""
-    assert "not known" in port_trouble(Settings(host="nowhere.invalid", api_key=("k",)))
-    assert "cannot be written to" in port_trouble(Settings(uds=tmp_path / "gone" / "s"))
+def test_a_place_below_one_that_may_not_be_read_is_a_trouble_of_its_own(tmp_path: Path, monkeypatch):
+    def refuses(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuses)
+    assert place(tmp_path / "secret" / "x").trouble.endswith("Permission denied")
+
+
+def test_sockets_lie_in_the_first_place_that_can_be_written(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    unusable = tmp_path / "file" / "below"
+    assert first_writable([unusable, tmp_path]).path == tmp_path
+    assert first_writable([unusable, unusable]).trouble
+
+
+def test_settings_that_no_server_starts_with_are_told(tmp_path: Path):
+    (told,) = refusals(Settings(ssl_certfile=tmp_path / "none.pem"))
+    assert "none.pem" in told
+    assert list(refusals(Settings())) == []
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.checkup.address import Address
 from app.checkup.finding import Finding, Mark, count, size
 from app.checkup.machine import Place
 from app.checkup.machine_findings import machine_findings, sizes_that_fit
@@ -35,8 +36,20 @@ def test_a_machine_in_order_has_nothing_to_be_done():
     [
         ("system", {"has_pidfd": False}, Mark.FAIL, "without pidfd_open", "Linux 5.3"),
         ("system", {"now": 0.0}, Mark.WARN, "its clock is years behind", "set it"),
-        ("packages", {"packages": Packages(("trio>=0.35 (0.30)",), 24, ())}, Mark.FAIL, "trio>=0.35 (0.30)", "pip"),
-        ("extras", {"packages": Packages((), 24, ("nixl",))}, Mark.OK, "not: transformers (models", "pip install"),
+        (
+            "packages",
+            {"packages": Packages(("trio>=0.35 (0.30)",), 24, ())},
+            Mark.FAIL,
+            "trio>=0.35 (0.30)",
+            "scripts/install",
+        ),
+        (
+            "extras",
+            {"packages": Packages((), 24, ("nixl",))},
+            Mark.OK,
+            "not: transformers (models",
+            "scripts/install NAME",
+        ),
         ("cpu", {"processors": Processors("X", 8, 1.5, "avx2")}, Mark.WARN, "may use 1.5 of them", "--threads 1 "),
         ("cpu", {"processors": Processors("", 8, 8.0, "")}, Mark.WARN, "none of AVX2", "slow"),
         ("cpu", {"processors": Processors("", 1, 8.0, "avx2")}, Mark.WARN, "1 core, AVX2", "two or more"),
@@ -45,7 +58,8 @@ def test_a_machine_in_order_has_nothing_to_be_done():
         ("cache", {"cache": Place(PLACE.path, "", 5 * GIB)}, Mark.WARN, "5.0 GiB free", "small model only"),
         ("cache", {"cache": Place(PLACE.path, "", 1000)}, Mark.FAIL, "0 MiB free", "make room"),
         ("sockets", {"runtime": Place(PLACE.path, "/t: Permission denied", 0)}, Mark.FAIL, "/t:", "XDG_RUNTIME_DIR"),
-        ("address", {"port_trouble": "Address already in use"}, Mark.FAIL, "127.0.0.1:8000: Address", "--port N"),
+        ("address", {"address": Address("x:1", "Address already in use", True)}, Mark.FAIL, "x:1: Address", "--port N"),
+        ("flags", {"refusals": ("--ssl-certfile x: no such file",)}, Mark.FAIL, "--ssl-certfile x", ""),
         ("limits", {"descriptors": 1024}, Mark.WARN, "1024 file descriptors", "LimitNOFILE="),
         ("limits", {"descriptors": -1}, Mark.OK, "no limit to", ""),
     ],

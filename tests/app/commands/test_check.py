@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
 from app.checkup.finding import Finding, Mark
-from app.commands.check import look, not_here
+from app.checkup.listener import Listener
+from app.commands.check import look, next_command, not_here, pull_command
 from app.settings import Settings
+from protocol.errors import StartError
 from protocol.machine import ProbeAsked, Probed
 from tests.helpers.machines import fit, probed
 
@@ -43,8 +47,12 @@ class Prober:
         return probed(fit=None if asked.spec is None else fit())
 
 
+async def nobody(settings: Settings) -> Listener | None:
+    raise AssertionError("the address is free")
+
+
 async def looked(model: str | None, settings: Settings, prober: Prober) -> dict[str, Finding]:
-    return {finding.name: finding for finding in await look(model, settings, prober)}
+    return {finding.name: finding for finding in (await look(model, settings, prober, nobody)).findings}
 
 
 async def test_without_a_model_it_tells_what_would_fit(settings):
@@ -71,10 +79,41 @@ async def test_a_model_whose_files_are_not_whole_is_a_failure(settings, checkpoi
 async def test_a_model_of_the_hub_that_is_not_fetched_yet_is_not_fetched(settings, tmp_path: Path):
     for name in ("some/model", "SmolLM2-135M-Instruct"):
         told = await looked(name, settings, Prober())
-        assert told["model"] == not_here(name)
-        assert told["model"].remedy == f"trillm pull {name} fetches it"
+        assert told["model"] == not_here(name, settings)
+        assert told["model"].remedy == f"trillm pull {name} --download-dir {tmp_path / 'cache'} fetches it"
     assert not (tmp_path / "hub").exists()
     assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_to_be_fetched_is_told_with_the_revision_that_was_asked_for():
+    assert pull_command("some/model", Settings(revision="v2")) == "trillm pull some/model --revision v2"
+
+
+async def test_where_a_server_runs_already_another_one_can_run_beside_it(settings):
+    async def runs(_: Settings) -> Listener | None:
+        return Listener("trillm 1.2.3", is_trillm=True, has_models=True)
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        there = attrs.evolve(settings, port=listener.getsockname()[1])
+        seen = await look(None, there, Prober(), runs)
+    told = {finding.name: finding for finding in seen.findings}
+    assert told["address"].mark is Mark.WARN
+    assert "beside the server that runs" in told["models"].text
+    assert seen.free_port is not None
+    assert next_command(seen, None, Settings(port=there.port)) == f"trillm serve --port {seen.free_port}"
+    assert next_command(seen, "m", there).endswith(", with the flags that you have given here")
+
+
+async def test_without_torch_the_rest_is_told_all_the_same(settings):
+    async def has_no_torch(_: ProbeAsked) -> Probed:
+        raise StartError("torch cannot be loaded: no libcudart here")
+
+    told = {finding.name: finding for finding in (await look(None, settings, has_no_torch, nobody)).findings}
+    assert (told["torch"].mark, told["torch"].text) == (Mark.FAIL, "torch cannot be loaded: no libcudart here")
+    assert {"cpu", "address", "limits"} < set(told)
+    assert not {"gpu", "kernels", "models"} & set(told)
 
 
 @pytest.mark.process
