@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
+from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
 
@@ -29,20 +30,24 @@ from app.commands.serve import serve
 from app.commands.sources import config_sources, settings_file
 from app.commands.status import status
 from app.commands.version import version
+from app.logs import takes_colours
 from app.settings import Settings
 from protocol.errors import BadRequestError, TrillmError
 
 MISUSED = 2
 """Exit status for a command line that cannot be meant."""
+TAKE_SETTINGS = ("serve", "check", "proxy")
+"""The commands that variables and a file may set."""
 
 
 def make_app(words: Sequence[str] = ()) -> App:
-    """The command with its subcommands. `words` is the command line, which may name a file of settings.
+    """The command with its subcommands. `words` is the command line, which may name a file of settings; the file is not
+    read for a command that takes none from it.
 
     Raises BadRequestError for a file that cannot be read.
     """
     app = App(name="trillm", version=lambda: installed_version("trillm"), config=())
-    sources = config_sources(settings_file(words, os.environ))
+    sources = config_sources(settings_file(words, os.environ) if words[:1] and words[0] in TAKE_SETTINGS else None)
     app.command(serve, config=sources)
     app.command(chat)
     app.command(status)
@@ -62,7 +67,7 @@ def subcommands(app: App) -> dict[str, App]:
 
 def settings_from_environment() -> tuple[str | None, Settings]:
     """MODEL and the settings as `trillm serve` without arguments would see them. Raises BadRequestError."""
-    app = make_app()
+    app = make_app(["serve"])
     try:
         _, bound, _ = app.parse_args(["serve"], exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -78,12 +83,11 @@ def keep_files_ours() -> None:
 
 def run(words: Sequence[str]) -> int:
     """The exit status of a command line."""
+    commands = subcommands(make_app())
     try:
-        app = make_app(words)
-        commands = subcommands(app)
         if (wanted := help_wanted(words, commands)) is not None:
             return show_help(wanted, commands)
-        status = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        status = make_app(words)(words, exit_on_error=False, print_error=False, result_action="return_value")
         return status if isinstance(status, int) else 0
     except CycloptsError as error:
         refuse(complaint(error, words, list(commands)))
@@ -109,15 +113,22 @@ def show_help(wanted: HelpWanted, commands: dict[str, App]) -> int:
 
 
 def has_styles() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and takes_colours(os.environ)
 
 
 def bold(text: str) -> str:
     return f"\x1b[1m{text}\x1b[0m"
 
 
+def show_what_can_be_shown() -> None:
+    """Characters that the terminal's encoding has not become question marks, instead of an error in the middle."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, leave)
+    show_what_can_be_shown()
     keep_files_ours()
     try:
         sys.exit(run(sys.argv[1:]))

@@ -13,7 +13,7 @@ import trio
 from cyclopts import Parameter
 
 from app.commands.bench_plan import LoadFlags, PromptFlags, ResultFlags
-from app.commands.ending import status_of
+from app.commands.ending import status_of, tell
 from app.commands.interruption import STATUS, unless_interrupted
 from app.commands.sampling_flags import SamplingFlags
 from app.commands.server_flags import ServerFlags
@@ -98,7 +98,7 @@ async def _bench(
         _say("trillm: stopped before a request had ended")
         return STATUS
     figures = figures_of(done.outcomes, done.seconds, results.percentiles, results.service_levels)
-    _print(block(figures, flags, results))
+    tell(block(figures, flags, results))
     for remark in remarks(figures, done, flags.num_prompts):
         _say(remark)
     if results.saves:
@@ -144,10 +144,6 @@ def _save(figures: Figures, load: Load, flags: LoadFlags, results: ResultFlags, 
     told = result(figures, load, flags, results, model=model, date=date)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(told)) + b"\n")
     _say(f"saved in {path}")
-
-
-def _print(text: str) -> None:
-    print(text)  # noqa: T201  it is what was asked for
 
 
 def _say(text: str) -> None:

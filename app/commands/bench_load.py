@@ -50,13 +50,14 @@ class Load:
 
 async def find_server(client: ApiClient, model: str | None, seconds: float) -> str:
     """The model to ask, once the server is up, for which there are so many seconds. Raises NoAnswerError, RefusedError
-    and NotFoundError."""
+    (at once for a key that it does not take) and NotFoundError."""
     deadline = trio.current_time() + seconds
     while True:
         try:
             return await chosen_model(client, model)
-        except (NoAnswerError, RefusedError):
-            if trio.current_time() >= deadline:
+        except (NoAnswerError, RefusedError) as error:
+            is_key_wrong = isinstance(error, RefusedError) and error.answered in (401, 403)
+            if is_key_wrong or trio.current_time() >= deadline:
                 raise
         await trio.sleep(READY_SECONDS)
 

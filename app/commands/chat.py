@@ -14,6 +14,7 @@ from app.commands.ending import status_of
 from app.commands.interruption import STATUS, unless_interrupted
 from app.commands.sampling_flags import ChatSamplingFlags
 from app.commands.server_flags import ServerFlags
+from app.logs import takes_colours
 from protocol.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -97,14 +98,13 @@ def _chat(
     from app.commands.chat_session import ChatSession, talk
 
     is_terminal = sys.stdout.isatty()
-    has_styles = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     question = _question(prompt)
     session = ChatSession(
         place=place,
         model=model or "",
         conversation=Conversation(system),
         sampling=sampling.fields(),
-        printer=Printer(sys.stdout, is_terminal=is_terminal, has_styles=has_styles),
+        printer=Printer(sys.stdout, is_terminal=is_terminal, has_styles=takes_colours(os.environ)),
         tells_figures=not is_quiet,
     )
     if question is not None:

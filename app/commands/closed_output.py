@@ -1,4 +1,5 @@
-"""When whoever reads a command's output has closed it, as `head` does when it has enough. Used by chat and status."""
+"""When whoever reads a command's output has closed it, as `head` does when it has enough. Used by chat and status, and
+by app/commands/ending.py."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 
+from app.commands.closed_output import nobody_reads
 from protocol.errors import TrillmError
 
 
@@ -34,8 +34,8 @@ def tell(text: str) -> int:
     shown = text.encode(stream.encoding or "utf-8", "replace").decode(stream.encoding or "utf-8")
     try:
         print(shown, flush=True)  # noqa: T201  it is what was asked for
-    except BrokenPipeError:  # as by `| head`; what Python would flush at the end has nowhere to go, either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except BrokenPipeError:  # as by `| head`
+        nobody_reads()
     return 0
 
 

@@ -58,8 +58,8 @@ SGLANG_SENTENCES: dict[str, str] = {
 
 LLAMA_CPP_SENTENCES: dict[str, str] = {
     "-m": _MODEL,
-    "-hf -hfr --hf-repo -hff --hf-file": "a repository of the Hub comes after `serve`, as in `trillm serve "
-    "Qwen/Qwen3-0.6B-GGUF`",
+    "-hf -hfr --hf-repo -hff --hf-file": "fetch the file first (`hf download REPOSITORY FILE`), then `trillm serve "
+    "FILE`; safetensors are fetched by name",
     "-mu --model-url": "fetch the file first; then `trillm serve FILE.gguf`",
     "-c --ctx-size": _LENGTH,
     "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -ot --override-tensor": _GPUS,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from app.commands.ending import refuse, status_of
+from app.commands.ending import refuse, status_of, tell
 from app.commands.interruption import STATUS
 
 if TYPE_CHECKING:
@@ -76,15 +75,13 @@ def _pull(model: str | None, revision: str | None, cache_dir: Path, download_dir
     served = ["trillm", "serve", *([] if model is None else [model])]
     for flag, value in options.items():
         served += [] if value is None else [flag, str(value)]
-    _say(told(checkpoint, describe(checkpoint.directory), shlex.join(served)))
-    return 0
+    return tell(told(checkpoint, describe(checkpoint.directory), shlex.join(served)))
 
 
 def _list(cache_dir: Path) -> int:
     from app.commands.cached_models import cached_models
 
-    _say(listed(cached_models(cache_dir)))
-    return 0
+    return tell(listed(cached_models(cache_dir)))
 
 
 def told(checkpoint: Checkpoint, description: Description, served: str) -> str:
@@ -109,7 +106,3 @@ def size(num_bytes: float) -> str:
         if num_bytes >= limit:
             return f"{num_bytes / limit:.1f} {unit}"
     return f"{num_bytes:.0f} B"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stdout)  # noqa: T201  it is what was asked for

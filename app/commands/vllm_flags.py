@@ -127,7 +127,8 @@ VLLM_SENTENCES: dict[str, str] = {
     "no network; leave it out",
     "--h11-max-incomplete-event-size --h11-max-header-count": "bounds of headers are fixed; leave it out",
     "--disable-log-requests": "requests are not logged unless --enable-log-requests asks for it; leave it out",
-    "--collect-detailed-traces": _NOT_DONE,
+    "--collect-detailed-traces": "traces always have a request's phases; what one step takes is /start_profile's to "
+    "tell; leave it out",
     "--max-seq-len-to-capture": "graphs are not bounded by length; leave it out",
     "--use-v2-block-manager --multi-step-stream-outputs --num-scheduler-steps": "vLLM has dropped it; leave it out",
 }

@@ -7,7 +7,7 @@ import math
 import pytest
 import trio
 
-from app.api_client.call_error import NoAnswerError
+from app.api_client.call_error import NoAnswerError, RefusedError
 from app.commands.bench_call import Form, Outcome
 from app.commands.bench_figures import figures_of, most_at_once, percentile
 from app.commands.bench_load import Load, find_server, find_vocabulary, run_load, warm_up
@@ -148,6 +148,16 @@ async def test_a_server_that_comes_up_is_waited_for(autojump_clock: trio.testing
 
         nursery.start_soon(come_up)
         assert await find_server(client, None, 10.0) == "first"
+
+
+async def test_a_wrong_key_is_not_waited_with(autojump_clock: trio.testing.MockClock) -> None:
+    async def asks_for_a_key(talk: Talk) -> None:
+        await talk.whole({"error": {"message": "Unauthorized"}}, 401)
+
+    async with open_client(asks_for_a_key) as (client, _):
+        with pytest.raises(RefusedError, match="asks for a key"):
+            await find_server(client, None, 600.0)
+    assert trio.current_time() < 1
 
 
 async def test_ids_are_asked_of_the_server_where_it_tells_them() -> None:

@@ -10,6 +10,8 @@ import sys
 import pytest
 import trio
 
+from app.cli import show_what_can_be_shown
+from app.commands.chat_printer import Printer
 from app.commands.ending import status_of, tell
 from app.commands.sources import warn_of_unknown_variables
 from app.logs import quieten_libraries
@@ -64,6 +66,14 @@ def test_what_was_asked_for_is_written_in_characters_that_there_are(monkeypatch:
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
     assert tell("a → b") == 0
     assert written.getvalue() == b"a ? b\n"
+
+
+def test_an_answer_does_not_break_off_at_a_character_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    show_what_can_be_shown()
+    Printer(sys.stdout, is_terminal=False, has_styles=False).text("a → b")
+    assert written.getvalue() == b"a ? b"
 
 
 @pytest.mark.process

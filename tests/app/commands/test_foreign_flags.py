@@ -124,6 +124,8 @@ def test_all_of_them_are_told_at_once_and_nothing_is_started(capsys):
     [
         (("-m", "x.gguf", "-c", "4096"), ["comes after `serve`", "use --max-model-len"]),
         (("-ngl", "99"), ["--device"]),
+        (("-hf", "some/model-GGUF"), ["hf download"]),
+        (("--collect-detailed-traces", "all"), ["/start_profile"]),
         (("-np", "4"), ["use --max-num-seqs"]),
         (("--model-path", "x", "--tp", "2"), ["comes after `serve`", "use -tp"]),
         (("--mem-fraction-static=0.8", "--context-length", "8192"), ["--kv-cache-memory-bytes", "--max-model-len"]),

@@ -9,6 +9,7 @@ import pytest
 from app import cli
 from app.commands.sources import SettingsFile, settings_file
 from app.settings import Settings
+from protocol.errors import BadRequestError
 from tests.helpers.command_line import say
 
 
@@ -66,3 +67,12 @@ def test_a_file_for_the_server_does_not_get_in_the_way_of_other_commands(capsys,
     file.write_text("port = 1\n")
     monkeypatch.setenv("TRILLM_CONFIG", str(file))
     assert say(capsys, "version").status == 0
+
+
+def test_a_file_that_cannot_be_read_keeps_nobody_from_help(capsys, monkeypatch):
+    monkeypatch.setenv("TRILLM_CONFIG", "/nowhere/trillm.toml")
+    for words in (["--help"], ["serve", "--help"], ["version"], ["completion", "bash"]):
+        assert say(capsys, *words).status == 0, words
+    assert "(TRILLM_CONFIG) cannot be read" in say(capsys, "check").err
+    with pytest.raises(BadRequestError, match="TRILLM_CONFIG"):
+        cli.settings_from_environment()
