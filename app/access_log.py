@@ -149,8 +149,9 @@ def background_access(access: Access) -> Access:
 
 def tell(access: Access) -> None:
     """It is over."""
-    now = trio.current_time()
-    log.info("%s", access.line(now), extra=access.fields(now))
+    if log.isEnabledFor(logging.INFO):
+        now = trio.current_time()
+        log.info("%s", access.line(now), extra=access.fields(now))
 
 
 def access_of(request: Request) -> Access:

@@ -10,9 +10,10 @@ import json
 import logging
 import os
 import re
+import time
 import traceback
 from collections.abc import Callable
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol, final
@@ -53,10 +54,8 @@ REQUEST: ContextVar[RequestNames | None] = ContextVar("trillm_request", default=
 
 
 def on_nobodys_behalf(start: Callable[..., object], *arguments: object) -> None:
-    """Start a task that outlives the request which needs it first: what it logs is not that one's."""
-    context = copy_context()
-    context.run(REQUEST.set, None)
-    context.run(start, *arguments)
+    """Start a task that outlives the request which needs it first: what it logs and is traced for is not that one's."""
+    Context().run(start, *arguments)
 
 
 FIRST_PROCESS = "app"
@@ -80,6 +79,8 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 def safe(text: str) -> str:
     r"""In one line, with what controls a terminal escaped as in "\n" and "\x1b"."""
+    if text.isprintable():  # which all that is unsafe is not, and most lines are
+        return text
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -105,17 +106,17 @@ class LineFormatter(logging.Formatter):
         return "\n".join(lines)
 
     def _head(self, record: logging.LogRecord, name: str) -> str:
-        at, level = datetime.fromtimestamp(record.created).astimezone(), record.levelname
+        if self.style is LogStyle.JOURNAL:
+            return f"{name}: "
+        at, level = time.localtime(record.created), record.levelname
         match self.style:
             case LogStyle.SHORT:
-                return f"{at:%H:%M:%S} {level} {name}: "
+                return f"{time.strftime('%H:%M:%S', at)} {level} {name}: "
             case LogStyle.COLOUR:
-                colour = _COLOURS.get(record.levelno, "0")
-                return f"\x1b[2m{at:%H:%M:%S}\x1b[0m \x1b[{colour}m{level}\x1b[0m \x1b[2m{name}:\x1b[0m "
-            case LogStyle.JOURNAL:
-                return f"{name}: "
+                of_day, colour = time.strftime("%H:%M:%S", at), _COLOURS.get(record.levelno, "0")
+                return f"\x1b[2m{of_day}\x1b[0m \x1b[{colour}m{level}\x1b[0m \x1b[2m{name}:\x1b[0m "
             case _:
-                return f"{at:%Y-%m-%d %H:%M:%S},{record.msecs:03.0f} {level} {name}: "
+                return f"{time.strftime('%Y-%m-%d %H:%M:%S', at)},{record.msecs:03.0f} {level} {name}: "
 
     def _trace(self, record: logging.LogRecord) -> list[str]:
         """Each line further in than any line of the log, so that an error's text cannot pass for one."""

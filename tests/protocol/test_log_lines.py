@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import sys
+from contextvars import ContextVar
 
 import attrs
 import pytest
@@ -139,6 +140,19 @@ async def test_what_is_logged_for_a_request_has_its_names_also_from_its_tasks_an
         "<6>trillm.http: from a thread",
         "<6>trillm.http: hello",
     ]
+
+
+async def test_nothing_of_a_request_goes_with_a_task_that_outlives_it() -> None:
+    other: ContextVar[str] = ContextVar("other", default="nobody's")
+    found: list[str] = []
+
+    async def look() -> None:
+        found.append(other.get())
+
+    async with trio.open_nursery() as nursery:
+        other.set("a request's span")
+        on_nobodys_behalf(nursery.start_soon, look)
+    assert found == ["nobody's"]
 
 
 def test_names_that_a_line_tells_itself_are_told_once() -> None:
