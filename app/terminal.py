@@ -7,11 +7,16 @@ is why this is a thread and not a task of any nursery.
 
 from __future__ import annotations
 
+import io
 import os
+import select
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO, final
+from typing import TYPE_CHECKING, TextIO, final
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 STDERR = 2
 CHUNK = 65536
@@ -19,7 +24,22 @@ MAX_LINE = 65536
 """Bytes without an end of line, from when on they count as one."""
 DRAIN_SECONDS = 1.0
 """For what was written to come through."""
-MARK = b"\x00trillm: so far\x00\n"
+MARK = b"\x00trillm: so far\x00"
+"""Ends a line, which others may have begun."""
+
+
+@final
+class TerminalFile(io.FileIO):
+    """For bytes. Once the terminal has hung up they are lost, and nobody fails for it: a server that was left in the
+    background goes on."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        try:
+            while (written := super().write(data)) is None:  # some other program has made it non-blocking
+                select.select([], [self], [])
+        except OSError:
+            return memoryview(data).nbytes
+        return written
 
 
 @final
@@ -44,7 +64,7 @@ class Terminal:
         """Until what this process has written so far has come through."""
         if not self._is_released:
             self._marked.clear()
-            os.write(STDERR, MARK)
+            os.write(STDERR, MARK + b"\n")
             self._marked.wait(DRAIN_SECONDS)
 
     def release(self) -> None:
@@ -77,17 +97,19 @@ class Terminal:
             self._take(rest)
 
     def _take(self, line: bytes) -> None:
-        if line + b"\n" == MARK:
+        rest = line.removesuffix(MARK)
+        if rest or rest == line:
+            self.write_line(rest.decode(errors="backslashreplace").rstrip("\r"))
+        if rest != line:
             self._marked.set()
-        else:
-            self.write_line(line.decode(errors="backslashreplace").rstrip("\r"))
 
 
 @contextmanager
 def open_terminal() -> Iterator[Terminal]:
     """stderr is a pipe until `release` is called, or this is left."""
     reading, writing = os.pipe()
-    file = os.fdopen(os.dup(STDERR), "w", errors="backslashreplace")
+    lasting = io.BufferedWriter(TerminalFile(os.dup(STDERR), "w"))
+    file = io.TextIOWrapper(lasting, errors="backslashreplace", line_buffering=True)
     os.dup2(writing, STDERR)
     os.close(writing)
     terminal = Terminal(file, reading)

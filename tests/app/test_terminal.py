@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -70,6 +72,48 @@ def test_a_line_without_an_end_is_cut() -> None:
         write(b"x" * 50_000 + b"\n")
         terminal.drain()
     assert "".join(drawn) == "x" * 100_000
+
+
+def test_nobody_waits_for_a_line_that_somebody_has_only_begun() -> None:
+    drawn: list[str] = []
+    with open_screen(), open_terminal() as terminal:
+        terminal.write_line = drawn.append
+        write(b"\rcompiling 10%")
+        terminal.drain()
+        write(b"\rdone\n")
+        terminal.drain()
+    assert drawn == ["\rcompiling 10%", "\rdone"]
+
+
+def test_a_terminal_that_has_hung_up_costs_lines_and_nobody_who_writes_them() -> None:
+    heard: list[str] = []
+    with open_screen() as screen, open_terminal() as terminal:
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), screen)
+        write(b"lost\n" * 20_000)  # more than the pipe holds: it is still read
+        print("lost, too", file=terminal.file)
+        terminal.drain()
+        terminal.write_line = heard.append
+        write(b"heard\n")
+        terminal.drain()
+    assert heard == ["heard"]
+
+
+def test_a_terminal_that_others_have_made_non_blocking_is_waited_for() -> None:
+    with open_screen() as screen, open_terminal() as terminal:
+        os.set_blocking(terminal.file.fileno(), False)
+        writing = threading.Thread(target=write, args=((b"y" * 79 + b"\n") * 5000,))
+        writing.start()
+        full = select.poll()
+        full.register(terminal.file, select.POLLOUT)
+        while full.poll(0):
+            writing.join(0.001)
+            assert writing.is_alive()
+        shown = b""
+        while shown.count(b"y") < 5000 * 79 and select.select([screen], [], [], 10)[0]:
+            shown += os.read(screen, 65536)
+        terminal.release()
+    assert shown.count(b"y") == 5000 * 79
 
 
 def test_a_failure_leaves_stderr_as_it_was() -> None:
