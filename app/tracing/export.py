@@ -26,9 +26,10 @@ SEND_SECONDS = 30.0
 """For one batch; the exporter's own deadline (OTEL_EXPORTER_OTLP_TRACES_TIMEOUT, 10 s) is normally the shorter one."""
 FLUSH_SECONDS = 3.0
 """For what is left when the server stops."""
+MAX_REASON = 200
 
 Send = Callable[[Sequence[T]], str | None]
-"""Called in a thread. Sends them; why they are lost, None if they are not."""
+"""Called in a thread. Sends them; why they are lost, None if they are not. What it raises loses them as well."""
 InThread = Callable[[Callable[[], str | None]], Awaitable[str | None]]
 """Has it done, and waits for that; not any longer when cancelled."""
 
@@ -113,8 +114,11 @@ class SpanExport(Generic[T]):
         while self._queue:
             batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
             reason: str | None = f"no answer within {SEND_SECONDS:g} s"
-            with trio.move_on_after(SEND_SECONDS):
-                reason = await self._in_thread(partial(self._send, batch))
+            try:
+                with trio.move_on_after(SEND_SECONDS):
+                    reason = await self._in_thread(partial(self._send, batch))
+            except Exception as error:  # somebody else's code: whatever is wrong with it costs spans, and no server
+                reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
             self._is_well = reason is None
             if reason is None:
                 self.num_exported += len(batch)

@@ -41,10 +41,15 @@ class Tracing:
 
 def check_tracing(endpoint: str | None, environment: Mapping[str, str] = os.environ) -> None:
     """Raises StartError for traces that are asked for and cannot be had. Before anything is started."""
-    if endpoint:
+    if is_wanted(endpoint, environment):
         check_protocol(environment)
         if not is_installed():
             raise StartError(f"{FLAG} needs OpenTelemetry, which is not installed: run `scripts/install otel`")
+
+
+def is_wanted(endpoint: str | None, environment: Mapping[str, str]) -> bool:
+    """By the flag, if the environment does not turn all of OpenTelemetry off."""
+    return bool(endpoint) and environment.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
 
 
 def is_installed() -> bool:
@@ -64,7 +69,7 @@ def open_tracing(
     service: str = "trillm",
 ) -> Tracing | None:
     """None: nobody wants traces. `server`: which of several API servers this is. Raises StartError."""
-    if not endpoint or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    if endpoint is None or not is_wanted(endpoint, environment):
         return None
     check_tracing(endpoint, environment)
     from app.tracing.otel import OtelSource, open_export, resource

@@ -55,6 +55,7 @@ def test_without_the_extra_one_sentence_says_how_to_install_it(monkeypatch: pyte
     with pytest.raises(StartError, match="run `scripts/install otel`"):
         check_tracing(URL, {})
     check_tracing(None, {})
+    check_tracing(URL, {"OTEL_SDK_DISABLED": "true"})
 
 
 def test_nobody_who_wants_no_traces_gets_any() -> None:

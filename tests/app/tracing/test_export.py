@@ -86,6 +86,24 @@ async def test_a_collector_that_is_down_costs_one_line_a_minute(autojump_clock, 
     assert "Connection refused" in log.messages[0]
 
 
+async def test_an_exporter_that_fails_in_a_way_of_its_own_costs_spans_and_no_server(autojump_clock, nursery, log):
+    collector = Collector()
+
+    def fail(spans) -> str | None:
+        collector.send(spans)
+        raise TypeError("no span, but a bug")
+
+    export = SpanExport(fail, collector.close, max_queue=9, max_batch=1, delay=1, where="there", in_thread=at_once)
+    nursery.start_soon(export.run)
+    export.put(1)
+    await trio.sleep(2)
+    export.put(2)
+    await trio.sleep(2)
+    assert collector.batches == [[1], [2]]
+    assert export.num_failed == 2
+    assert "there: TypeError: no span, but a bug." in log.messages[0]
+
+
 async def test_that_spans_arrive_is_told_at_first_and_after_some_were_lost(autojump_clock, nursery, log):
     collector = Collector()
     export = collector.export(delay=1.0)
