@@ -17,7 +17,7 @@ UNIT = (SCRIPTS / "trillm.service").read_text()
 SOCKET = (SCRIPTS / "trillm.socket").read_text()
 STATED = re.compile(r"gives it an exposure of ([0-9.]+)")
 WITH_GPU = 1.5
-"""Devices, and the calls that place memory near them."""
+"""For devices."""
 
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 
