@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 
 from app.commands.closed_output import nobody_reads
 from protocol.errors import TrillmError
+from protocol.log_lines import LogStyle, style_of
+
+logger = logging.getLogger("trillm")
 
 
 def status_of(run: Callable[[], int]) -> int:
@@ -40,6 +44,11 @@ def tell(text: str) -> int:
 
 
 def refuse(message: str) -> int:
-    """One sentence for the operator, or one a line, and the exit status."""
-    print(f"trillm: {message}", file=sys.stderr)  # noqa: T201  the operator may have no log
+    """One sentence for the operator, or one a line, and the exit status. Where programs read the log it is one of its
+    lines, and no less grave than others: it says why nothing is served."""
+    if style_of(logging.getLogger()) in (LogStyle.JSON, LogStyle.JOURNAL):
+        for line in message.splitlines():
+            logger.critical("%s", line)
+    else:
+        print(f"trillm: {message}", file=sys.stderr)  # noqa: T201  the operator may have no log
     return 1

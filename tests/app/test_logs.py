@@ -58,12 +58,33 @@ def test_journald_is_where_it_says_it_listens_and_nowhere_else(tmp_path: Path) -
     assert pick_style("auto", io.StringIO(), {"JOURNAL_STREAM": "1:2"}) is TEXT
 
 
+REFUSES = """
+import sys
+from app.commands.ending import refuse
+from app.logs import set_up_logging
+set_up_logging("info", "FORMAT")
+sys.exit(refuse("it is not there"))
+"""
+
 CRASHES = """
 from app.logs import set_up_logging
 set_up_logging("info", "json")
 import warnings; warnings.warn("an old way")
 raise ValueError("in two\\nlines")
 """
+
+
+@pytest.mark.parametrize(
+    ("log_format", "end"),
+    [("text", "trillm: it is not there"), ("json", '"level": "critical", "logger": "trillm", "message": "it is not ')],
+)
+def test_why_a_start_has_failed_is_told_as_whoever_reads_the_log_expects(log_format: str, end: str) -> None:
+    program = REFUSES.replace("FORMAT", log_format)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=20)
+
+    assert ended.returncode == 1
+    assert end in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_what_nobody_has_caught_is_a_line_of_the_log_too() -> None:
