@@ -51,7 +51,7 @@ class HouseActor(msgspec.Struct, frozen=True, kw_only=True):
     phase_seconds: float
     heartbeat_age: float
     progress: float
-    """Of the load phase, 0 to 1."""
+    """Of the phase, 0 to 1; 0 where it is not known."""
     restarts: int
     deaths: int
     last_end: str | None
@@ -70,7 +70,8 @@ class HouseLink(msgspec.Struct, frozen=True, kw_only=True, rename={"sender": "fr
 
 
 class HouseEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine's scheduler."""
+    """One engine's scheduler, as the API server that answers hears it: one of several that was itself started again has
+    not heard what earlier incarnations of the engine counted."""
 
     index: int
     running: int

@@ -30,7 +30,7 @@ from app.services import Services
 KEEP_SECONDS = 0.25
 """For which a reading is told again."""
 PEER_SECONDS = 1.0
-"""For which the other API servers are waited for; then it tells what they said before."""
+"""For which the other API servers are waited for; then, or if they cannot be asked, it tells what they said before."""
 
 
 @final
@@ -49,7 +49,7 @@ class HouseReader:
         async with self._lock:
             if self._reading is None or trio.current_time() - self._read_at >= KEEP_SECONDS:
                 with trio.move_on_after(PEER_SECONDS):
-                    self._others = await self._services.peers.pages()
+                    self._others = await self._services.peers.pages() or self._others
                 self._reading = the_house(self._services, self._others)
                 self._read_at = trio.current_time()
             return self._reading
@@ -62,7 +62,8 @@ def the_house(services: Services, others: Sequence[CountedElsewhere]) -> House:
     states = engine.actors()
     has_servers = any(kind_of(state.name) == "api" for state in states)
     first = first_process(services, is_own=not has_servers)
-    actors = [first, *(house_actor(state, counts.deaths(), states) for state in states)]
+    deaths = counts.deaths()
+    actors = [first, *(house_actor(state, deaths, states) for state in states)]
     return House(
         version=services.version,
         now=services.clock(),

@@ -35,10 +35,20 @@ async def test_only_names_that_are_in_the_table_are_served(name: str) -> None:
 async def test_the_page_runs_nothing_but_its_own_files() -> None:
     page = await make_app().get(PAGE)
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert page.headers["Content-Security-Policy"].startswith("default-src 'self'; frame-ancestors 'none';")
+    policy = page.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'self'; frame-ancestors 'none';")
+    assert policy.endswith("require-trusted-types-for 'script'; trusted-types 'none'")
     assert page.headers["X-Content-Type-Options"] == "nosniff"
     assert page.headers["Referrer-Policy"] == "no-referrer"
     assert not re.search(r"<script(?![^>]*\ssrc=)|\son\w+=|\sstyle=|<style|https?://", page.text)
+
+
+@pytest.mark.parametrize("name", [name for name in console_files() if name.endswith(".js")])
+def test_no_script_makes_markup_or_code_of_text(name: str) -> None:
+    written = console_files()[name].data.decode()
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc", written
+    )
 
 
 async def test_all_that_the_page_names_is_there_and_is_relative_so_that_a_path_prefix_holds() -> None:

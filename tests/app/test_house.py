@@ -187,6 +187,17 @@ async def test_a_server_that_others_do_not_answer_tells_what_they_said_before(
     assert sum(told["latency"]["ttft"]["counts"]) == 2
 
 
+async def test_a_server_that_cannot_ask_others_any_more_tells_what_they_said_before(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    others = Others()
+    under_test = await several(others)
+    await under_test.get("/house")
+    others.told = []
+    await trio.sleep(1)
+    assert sum((await under_test.get("/house")).json["latency"]["ttft"]["counts"]) == 2
+
+
 async def test_adapters_are_named() -> None:
     adapter = Adapter(LoraRequest("poet", 1, "/a"), 1)
     assert (await make_app(adapters=[adapter]).get("/house")).json["model"]["adapters"] == ["poet"]
