@@ -18,7 +18,13 @@ const WHAT_IT_DOES = {
 
 const PHASES = {
   start: "starting",
+  import: "importing",
+  "compile kernels": "compiling kernels",
+  "lay out weights": "laying out weights",
+  "wait for weights": "waiting for the weights",
   load: "loading",
+  "allocate KV cache": "allocating the KV cache",
+  "warm up": "warming up",
   idle: "idle",
   step: "computing",
   serve: "serving",
@@ -45,7 +51,8 @@ export function stateOf(actor, restartedAt = -Infinity, now = 0) {
     return now - restartedAt < NEWS_SECONDS ? { word: "restarted", level: "busy" } : { word: "ready", level: "ok" };
   }
   const isAgain = actor.restarts > 0 || actor.last_end !== null;
-  const progress = actor.phase === "load" && actor.progress > 0 ? ` ${Math.round(actor.progress * 100)} %` : "";
+  const isUnderWay = actor.phase !== "down" && actor.progress > 0 && actor.progress < 1;
+  const progress = isUnderWay ? ` ${Math.floor(actor.progress * 100)} %` : "";
   if (!actor.needed && actor.phase === "down") return { word: "not needed now", level: "off" };
   if (isAgain) return { word: `restarting${progress}`, level: "warn" };
   return { word: actor.phase === "down" ? "not started yet" : `starting${progress}`, level: "busy" };

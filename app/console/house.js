@@ -4,7 +4,7 @@ import { Happenings, heartbeatOf, phaseOf, stateOf } from "./actors.js";
 import { announce } from "./announcer.js";
 import { Readings } from "./figures.js";
 import { Drawing } from "./drawing.js";
-import { latency, percent, rate } from "./words.js";
+import { duration, latency, percent, rate } from "./words.js";
 
 const MOST_EVENTS = 200;
 
@@ -89,7 +89,7 @@ function showTable(table, house, happenings) {
   house.actors.forEach((actor, i) => {
     const row = body.rows[i] ?? body.insertRow();
     const state = stateOf(actor, happenings.restartedAt(actor.name), house.now);
-    const since = actor.kind === "app" ? "" : ` for ${Math.round(actor.phase_seconds)} s`;
+    const since = actor.kind === "app" ? "" : ` for ${duration(actor.phase_seconds)}`;
     const texts = [
       actor.name,
       state.word,
