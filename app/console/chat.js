@@ -6,21 +6,23 @@
  */
 
 import { Announcer } from "./chat_announcer.js";
-import { options, readChoices } from "./chat_choices.js";
-import { CodeDialog } from "./chat_code.js";
+import { NOTHING_SERVED, options, servedBy } from "./chat_choices.js";
+import { CodeDialog, shownAsCode } from "./chat_code.js";
 import { Composer } from "./chat_composer.js";
 import { Controls } from "./chat_controls.js";
-import { awaited, newAnswer, readConversation, textOf } from "./chat_conversation.js";
-import { button, element, isAtEnd, save, scrollToEnd } from "./chat_dom.js";
+import { awaited, newAnswer } from "./chat_conversation.js";
+import { button, element, keepEndInSight, scrollToEnd } from "./chat_dom.js";
+import { ConversationFile } from "./chat_file.js";
 import { Keeper } from "./chat_keeper.js";
 import { ModelChooser } from "./chat_models.js";
-import { Pace } from "./chat_pace.js";
 import { request } from "./chat_request.js";
-import { play } from "./chat_stream.js";
 import { Transcript } from "./chat_transcript.js";
+import { Turn } from "./chat_turn.js";
 import { Welcome } from "./chat_welcome.js";
 
-/** @param {any} api what main.js exports */
+const KEEP_MILLISECONDS = 300;
+
+/** @param {any} api requests.js's */
 export function start(api) {
   const section = /** @type {HTMLElement} */ (document.getElementById("chat"));
   new Playground(section, api);
@@ -30,18 +32,17 @@ class Playground {
   #api;
   #keeper = new Keeper();
   /** @type {import("./chat_choices.js").Choices} */ #choices;
-  /** @type {import("./chat_choices.js").Served} */ #served = {
-    model: "",
-    maxLogprobs: 20,
-    toolServers: [],
-    thinks: false,
-  };
-  /** @type {AbortController | null} while an answer comes */ #running = null;
+  #served = NOTHING_SERVED;
+  /** @type {Turn | null} while an answer comes */ #running = null;
   #transcript;
   #announcer = new Announcer();
   #code = new CodeDialog();
   #notice = element("p", { class: "notice", role: "alert", hidden: true });
-  #file = element("input", { type: "file", accept: "application/json,.json", hidden: true });
+  #file = new ConversationFile(
+    (found) => this.#take(found),
+    (told) => this.#tell(told),
+  );
+  /** Of what is typed, not every letter is kept at once. */ #keeping = 0;
 
   /** @param {HTMLElement} section @param {any} api */
   constructor(section, api) {
@@ -49,10 +50,14 @@ class Playground {
     const kept = this.#keeper.read();
     this.#choices = kept.choices;
     this.controls = new Controls(this.#choices, () => this.#chosen());
-    this.models = new ModelChooser(api, (model) => {
-      this.#choices.model = model;
-      this.#chosen();
-    });
+    this.models = new ModelChooser(
+      api,
+      () => this.#choices.model,
+      (model) => {
+        this.#choices.model = model;
+        this.#chosen();
+      },
+    );
     this.composer = new Composer({ send: (text) => this.#send(text), stop: () => this.#stop() });
     this.welcome = new Welcome((text) => this.#send(text));
     this.#transcript = new Transcript({
@@ -81,11 +86,10 @@ class Playground {
       { class: "bar", role: "group", "aria-label": "Conversation" },
       this.models.root,
       button("As code", () => this.#showCode(), { class: "quiet" }),
-      button("Export", () => this.#export(), { class: "quiet" }),
-      button("Import", () => this.#file.click(), { class: "quiet" }),
+      button("Export", () => this.#file.save(this.#choices, this.#messages), { class: "quiet" }),
+      button("Import", () => this.#file.choose(), { class: "quiet" }),
       button("Clear", () => this.#clear(), { class: "quiet" }),
     );
-    this.#file.addEventListener("change", () => this.#import());
     section.append(
       element("div", { class: "side" }, settings),
       element(
@@ -100,7 +104,7 @@ class Playground {
       this.#transcript.tip.root,
       this.#code.root,
       this.#announcer.root,
-      this.#file,
+      this.#file.root,
     );
     section.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.#running && !this.#code.root.open) this.#stop();
@@ -133,22 +137,16 @@ class Playground {
 
   /** @param {any} house */
   #serve(house) {
-    const { model } = house;
-    this.#served = {
-      model: model.id,
-      maxLogprobs: house.max_logprobs,
-      toolServers: house.tool_servers,
-      thinks: Boolean(model.reasoning_parser) && model.reasoning_parser !== "none",
-    };
+    this.#served = servedBy(house);
     this.controls.serve(this.#served);
-    this.models.serve([...model.names, ...model.adapters], this.#choices.model);
+    this.models.serve([...house.model.names, ...house.model.adapters]);
   }
 
   // -------------------------------------------------------------------- what the visitor does
 
   #chosen() {
     this.#tell("");
-    this.#keep();
+    this.#keeping ||= setTimeout(() => this.#keep(), KEEP_MILLISECONDS);
   }
 
   /** @param {string} text @returns {boolean} whether it was taken */
@@ -164,7 +162,7 @@ class Playground {
   }
 
   #stop() {
-    this.#running?.abort();
+    this.#running?.stop();
     this.#running = null;
   }
 
@@ -179,58 +177,30 @@ class Playground {
   }
 
   #showCode() {
-    const typed = this.composer.text.trim();
-    const last = this.#messages.at(-1);
-    const isLast = !typed && last?.role === "assistant";
-    const before = isLast ? this.#messages.slice(0, -1) : this.#messages;
-    const question = typed || (before.length ? "" : "Hello!");
-    const messages = question ? [...before, /** @type {const} */ ({ role: "user", text: question })] : before;
+    const { messages, title } = shownAsCode(this.#messages, this.composer.text.trim());
     try {
-      const asked = request(messages, options(this.#choices, this.#served));
-      this.#code.open(
-        asked,
-        this.#api.url(""),
-        isLast ? "The last request, with the present settings" : "The next request",
-      );
+      this.#code.open(request(messages, options(this.#choices, this.#served)), this.#api.url(""), title);
     } catch (error) {
       this.#tell(/** @type {Error} */ (error).message);
     }
   }
 
-  #export() {
-    const { system } = this.#choices;
-    const kept = {
-      object: "trillm.conversation",
-      version: 1,
-      system,
-      choices: this.#choices,
-      messages: this.#messages,
-    };
-    save("conversation.json", JSON.stringify(kept, null, 2));
-  }
-
-  async #import() {
-    const [file] = this.#file.files ?? [];
-    this.#file.value = "";
-    if (!file) return;
-    try {
-      const given = JSON.parse(await file.text());
-      const { system, messages } = readConversation(given);
-      this.#stop();
-      if (given.choices) this.#choices = readChoices(given.choices);
-      if (system !== null) this.#choices.system = system;
-      this.controls.renew(this.#choices);
-      this.controls.serve(this.#served);
-      this.models.choose(this.#choices.model);
-      this.#renew(messages);
-      this.#tell("");
-      this.#keep();
-    } catch (error) {
-      this.#tell(`${file.name} cannot be read: ${/** @type {Error} */ (error).message}`);
-    }
+  /** Go on from what a file has. @param {import("./chat_file.js").Found} found */
+  #take({ messages, system, choices }) {
+    this.#stop();
+    if (choices) this.#choices = choices;
+    if (system !== null) this.#choices.system = system;
+    this.controls.renew(this.#choices);
+    this.controls.serve(this.#served);
+    this.models.show();
+    this.#renew(messages);
+    this.#tell("");
+    this.#keep();
   }
 
   #keep() {
+    clearTimeout(this.#keeping);
+    this.#keeping = 0;
     const told = this.#keeper.keep({ choices: this.#choices, messages: this.#messages });
     if (told) this.#tell(told);
   }
@@ -238,9 +208,9 @@ class Playground {
   /** What has come of an answer is kept, too. */
   #leave() {
     const last = this.#messages.at(-1);
-    if (!this.#running || last?.role !== "assistant") return;
-    last.outcome.isStopped = true;
-    this.#keep();
+    const isCut = this.#running && last?.role === "assistant";
+    if (isCut) last.outcome.isStopped = true;
+    if (isCut || this.#keeping) this.#keep();
   }
 
   // -------------------------------------------------------------------- an answer
@@ -261,38 +231,22 @@ class Playground {
     this.#transcript.cut(at);
     for (const message of more) this.#transcript.add(message);
     const answer = newAnswer(asked.body.model, this.#choices.format !== "text");
-    this.#follow(asked, answer, this.#transcript.begin(answer));
+    this.#follow(asked, answer);
     this.composer.focus();
     return true;
   }
 
-  /** @param {import("./chat_request.js").Request} asked @param {import("./chat_conversation.js").Answer} answer
-   * @param {import("./chat_answer.js").AnswerView} view */
-  async #follow(asked, answer, view) {
-    const running = new AbortController();
-    this.#running = running;
-    this.#announcer.begin();
+  /** @param {import("./chat_request.js").Request} asked @param {import("./chat_conversation.js").Answer} answer */
+  async #follow(asked, answer) {
+    const view = this.#transcript.begin(answer);
+    const turn = new Turn(view, this.#announcer);
+    this.#running = turn;
     this.#settle();
     scrollToEnd();
-    const pace = new Pace(() => {
-      const follows = isAtEnd();
-      view.sync();
-      if (follows) scrollToEnd();
-      this.#announcer.grow(textOf(answer));
-    });
-    await play(asked, answer, {
-      api: this.#api,
-      signal: running.signal,
-      changed: () => pace.ask(),
-      waiting: (told, seconds) => view.wait(told, seconds),
-    });
-    pace.stop();
-    const follows = isAtEnd();
-    view.end();
-    if (this.#running === running) this.#running = null;
+    await turn.play(this.#api, asked, answer);
+    if (this.#running === turn) this.#running = null;
     if (!this.#messages.includes(answer)) return; // it was taken away meanwhile
-    this.#settle();
-    if (follows) scrollToEnd();
+    keepEndInSight(() => this.#settle());
     if (awaited(this.#messages).length && !this.composer.text) view.focus();
     this.#announcer.end(answer);
     this.#keep();

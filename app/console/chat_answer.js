@@ -5,7 +5,8 @@
  * @typedef {import("./chat_conversation.js").Answer} Answer
  * @typedef {import("./chat_conversation.js").Part} Part
  * @typedef {import("./chat_conversation.js").ToolResult | import("./chat_conversation.js").Decision} Given
- * @typedef {{tip: import("./chat_tokens.js").Tip, again: () => void, give: (given: Given[]) => void}} Actions
+ * @typedef {{tip: import("./chat_tokens.js").Tip, again: () => void, give: (given: Given[]) => boolean}} Actions
+ *     `give`: whether it was taken
  */
 
 import { ApprovalView, CallView, ListView, McpView } from "./chat_calls.js";
@@ -142,7 +143,11 @@ export class AnswerView {
   #give() {
     const missing = this.#asking.find((view) => view.given === null);
     if (missing) missing.focus();
-    else this.#actions.give(this.#asking.map((view) => /** @type {Given} */ (view.given)));
+    else if (!this.#actions.give(this.#asking.map((view) => /** @type {Given} */ (view.given)))) this.#askAgain();
+  }
+
+  #askAgain() {
+    for (const view of this.#asking) view.reopen(() => this.#give());
   }
 
   /** Put the cursor where something is asked for. */

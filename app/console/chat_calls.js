@@ -91,10 +91,17 @@ export class CallView extends Called {
     this.put(element("div", { class: "asked" }, code("Result", pretty(given.text))));
   }
 
-  /** @param {() => void} changed */
-  #open(changed) {
+  /** What was given could not be sent. @param {() => void} changed */
+  reopen(changed) {
+    const text = this.given?.role === "tool" ? this.given.text : "";
+    this.given = null;
+    this.#open(changed, text);
+  }
+
+  /** @param {() => void} changed @param {string} [value] */
+  #open(changed, value = "") {
     const id = `result-${(fields += 1)}`;
-    const field = element("textarea", { id, rows: "3", spellcheck: "false", placeholder: '{"temperature": 21}' });
+    const field = element("textarea", { id, rows: "3", spellcheck: "false", placeholder: '{"temperature": 21}', value });
     this.#field = field;
     const give = () => {
       this.#show({ role: "tool", id: this.id, text: field.value });
@@ -140,6 +147,12 @@ export class ApprovalView extends Called {
   #show(given) {
     this.given = given;
     this.put(element("p", { class: "asked hint" }, given.approve ? "You have allowed it." : "You have refused it."));
+  }
+
+  /** What was decided could not be sent. @param {() => void} changed */
+  reopen(changed) {
+    this.given = null;
+    this.#open(changed);
   }
 
   /** @param {() => void} changed */

@@ -74,12 +74,21 @@ export function defaultChoices() {
   };
 }
 
+/** @type {Record<string, string[]>} */
+const ONE_OF = {
+  thinking: ["", "on", "off"],
+  format: ["text", "json_object", "json_schema"],
+  toolChoice: ["auto", "required", "none"],
+};
+
 /** What was kept, as far as it is understood. @param {any} given @returns {Choices} */
 export function readChoices(given) {
   /** @type {any} */
   const choices = defaultChoices();
   for (const [name, usual] of Object.entries(choices)) {
-    if (given && typeof given[name] === typeof usual && !Array.isArray(usual)) choices[name] = given[name];
+    const value = given?.[name];
+    if (typeof value !== typeof usual || Array.isArray(usual)) continue;
+    if (ONE_OF[name]?.includes(value) ?? true) choices[name] = value;
   }
   choices.mcp = Array.isArray(given?.mcp) ? given.mcp.map(String) : [];
   const sampling = Object.entries(choices.sampling ?? {});
@@ -150,6 +159,15 @@ function parsed(text, name) {
   } catch (error) {
     throw new Error(`${name} must be JSON: ${/** @type {Error} */ (error).message}`);
   }
+}
+
+/** @type {Served} before there is a house */
+export const NOTHING_SERVED = { model: "", maxLogprobs: 20, toolServers: [], thinks: false };
+
+/** @param {any} house @returns {Served} */
+export function servedBy({ model, max_logprobs, tool_servers }) {
+  const thinks = Boolean(model.reasoning_parser) && model.reasoning_parser !== "none";
+  return { model: model.id, maxLogprobs: max_logprobs, toolServers: tool_servers, thinks };
 }
 
 /** What requests are made from. @param {Choices} choices @param {Served} served

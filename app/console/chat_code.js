@@ -53,3 +53,14 @@ export class CodeDialog {
     this.#hint.textContent = `The key is read from OPENAI_API_KEY.${needs && ` It needs:${needs}.`}`;
   }
 }
+
+/** Which request: the next one if something is typed or to be asked, else that of the last answer.
+ * @param {import("./chat_conversation.js").Message[]} messages @param {string} typed
+ * @returns {{messages: import("./chat_conversation.js").Message[], title: string}} */
+export function shownAsCode(messages, typed) {
+  if (!typed && messages.at(-1)?.role === "assistant") {
+    return { messages: messages.slice(0, -1), title: "The last request, with the present settings" };
+  }
+  const text = typed || (messages.length ? "" : "Hello!");
+  return { messages: text ? [...messages, { role: "user", text }] : messages, title: "The next request" };
+}

@@ -72,7 +72,7 @@ export function grown(answer, kind) {
 
 /** @param {any} told @returns {import("./chat_conversation.js").Token} */
 export function token(told) {
-  const candidate = (/** @type {any} */ each) => ({ token: each.token, bytes: each.bytes, logprob: each.logprob });
+  const candidate = (/** @type {any} */ each) => ({ token: each.token, bytes: each.bytes ?? null, logprob: each.logprob });
   return { ...candidate(told), top: (told.top_logprobs ?? []).map(candidate) };
 }
 

@@ -15,6 +15,7 @@ export class Controls {
   #changed;
   /** @type {(() => void)[]} */ #renewals = [];
   #servers = element("div", { class: "servers", hidden: true });
+  /** @type {any} */ #approval;
   /** @type {any} */ #thinking;
   /** What is shown of `served`. */ #told = "";
 
@@ -184,6 +185,7 @@ export class Controls {
       { class: "quiet" },
     );
     const body = element("div", { class: "group" }, editor, example);
+    this.#approval = this.#check("asksApproval", "Ask me before each of their calls");
     this.#renewal(() => (body.hidden = !this.#choices.usesTools));
     this.#renewal(() => (choice.hidden = !this.#choices.usesTools && !this.#choices.mcp.length));
     return element(
@@ -213,7 +215,7 @@ export class Controls {
     const hint = "With one of these the conversation goes over /v1/responses, and the server calls their tools itself.";
     this.#servers.replaceChildren(
       element("fieldset", {}, element("legend", {}, "MCP servers"), ...boxes, element("p", { class: "hint" }, hint)),
-      this.#check("asksApproval", "Ask me before each of their calls"),
+      this.#approval,
     );
   }
 }

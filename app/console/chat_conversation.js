@@ -1,6 +1,6 @@
 /**
  * What was said, in a form that both APIs' requests are made from (chat_request.js), that is kept, and that is shown
- * (chat_view.js). Pure.
+ * (chat_transcript.js). Pure.
  *
  * @typedef {{token: string, bytes: number[] | null, logprob: number}} Candidate
  * @typedef {Candidate & {top: Candidate[]}} Token
@@ -78,10 +78,10 @@ export function readConversation(given) {
 function readMessage(given, at) {
   switch (given?.role) {
     case "user":
-      return { role: "user", text: given.text === undefined ? plain(given.content, at) : string(given.text, at) };
+      return { role: "user", text: words(given, at) };
     case "tool": {
       const id = given.id ?? given.tool_call_id;
-      return { role: "tool", id: string(id, at), text: given.text ?? plain(given.content, at) };
+      return { role: "tool", id: string(id, at), text: words(given, at) };
     }
     case "decision":
       return { role: "decision", id: string(given.id, at), approve: given.approve === true };
@@ -111,9 +111,10 @@ function readAnswer(given, at) {
   answer.parts = given.parts.map((/** @type {any} */ part) => readPart(part, at));
   answer.items = Array.isArray(given.items) ? given.items : null;
   const { usage, firstSeconds, rate, finish, isStopped, error } = given.outcome ?? {};
+  const isUsage = ["prompt", "cached", "completion"].every((name) => typeof usage?.[name] === "number");
   const number = (/** @type {any} */ value) => (typeof value === "number" ? value : null);
   answer.outcome = {
-    usage: typeof usage?.completion === "number" ? usage : null,
+    usage: isUsage ? usage : null,
     firstSeconds: number(firstSeconds),
     rate: number(rate),
     finish: String(finish ?? ""),
@@ -141,10 +142,26 @@ function readPart(given, at) {
   for (const name of names) part[name] = string(given[name], at);
   if (part.kind === "list") part.tools = (given.tools ?? []).map(String);
   if (part.kind === "text") {
-    const ok = (/** @type {any} */ token) => typeof token?.logprob === "number" && Array.isArray(token.top);
-    part.tokens = Array.isArray(given.tokens) && given.tokens.every(ok) ? given.tokens : [];
+    part.tokens = Array.isArray(given.tokens) && given.tokens.every(isToken) ? given.tokens : [];
   }
   return part;
+}
+
+/** @param {any} given */
+function isToken(given) {
+  return isCandidate(given) && Array.isArray(given.top) && given.top.every(isCandidate);
+}
+
+/** @param {any} given */
+function isCandidate(given) {
+  const isByte = (/** @type {any} */ value) => Number.isInteger(value) && value >= 0 && value < 256;
+  const hasBytes = given?.bytes === null || (Array.isArray(given?.bytes) && given.bytes.every(isByte));
+  return hasBytes && typeof given.token === "string" && typeof given.logprob === "number";
+}
+
+/** Of ours or of OpenAI's messages. @param {any} given @param {number} at */
+function words(given, at) {
+  return given.text === undefined ? plain(given.content, at) : string(given.text, at);
 }
 
 /** @param {any} value @param {number} at */

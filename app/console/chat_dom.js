@@ -58,11 +58,14 @@ async function copied(text) {
       // not allowed: the older way may be
     }
   }
+  // Pages over plain HTTP from another host have no clipboard. Beside an open dialog nothing can be selected.
   const field = element("textarea", { class: "unseen", value: text, "aria-hidden": "true" });
-  document.body.append(field); // pages over plain HTTP from another host have no clipboard
+  const before = /** @type {HTMLElement | null} */ (document.activeElement);
+  (document.querySelector("dialog[open]") ?? document.body).append(field);
   field.select();
   const worked = document.execCommand("copy");
   field.remove();
+  before?.focus();
   return worked;
 }
 
@@ -74,10 +77,12 @@ export function save(name, text) {
   URL.revokeObjectURL(url);
 }
 
-/** Whether the page's end is in sight. */
-export function isAtEnd() {
+/** Draw, and have the page's end still in sight if it was. @param {() => void} draw */
+export function keepEndInSight(draw) {
   const page = document.documentElement;
-  return page.scrollHeight - page.scrollTop - page.clientHeight < 48;
+  const isAtEnd = page.scrollHeight - page.scrollTop - page.clientHeight < 48;
+  draw();
+  if (isAtEnd) scrollToEnd();
 }
 
 /** Show the page's end. */

@@ -33,9 +33,14 @@ export function inline(text, depth = 0) {
   return nodes;
 }
 
+/** Without the blank at either end that keeps it apart from its marks. @param {string} code */
+function unpadded(code) {
+  return code.startsWith(" ") && code.endsWith(" ") && code.trim() ? code.slice(1, -1) : code;
+}
+
 /** @param {Record<string, string>} groups @param {string} whole @param {number} depth */
 function marked(groups, whole, depth) {
-  if (groups.code) return element("code", {}, groups.inner.replace(/^ (.*\S.*) $/s, "$1"));
+  if (groups.code) return element("code", {}, unpadded(groups.inner));
   if (groups.escape) return groups.escaped;
   if (groups.strong) return element("strong", {}, ...inline(groups.bold, depth + 1));
   if (groups.strike) return element("s", {}, ...inline(groups.struck, depth + 1));

@@ -1,24 +1,28 @@
 /**
  * Markdown that grows: only its last block is ever made again, so that a long answer costs no more per token than a
- * short one. Code, lists, tables, headings, quotes; made of text nodes. Used by chat_answer.js.
+ * short one; and a long block not for every token. Code, lists, tables, headings, quotes; made of text nodes. Used by
+ * chat_text.js.
  */
 
+import { BLOCKS, ITEM, QUOTE, kindOfItem } from "./chat_blocks.js";
 import { element } from "./chat_dom.js";
 import { Fence } from "./chat_fence.js";
 import { inline } from "./chat_inline.js";
-import { table } from "./chat_table.js";
 
 const FENCE = /^( {0,3})(`{3,}|~{3,})[ \t]*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$/;
-const ITEM = /^([ \t]*)([-*+]|\d{1,9}[.)])(?:[ \t]+|$)(.*)$/;
-const QUOTE = /^ {0,3}> ?/;
+const HEADING = /^ {0,3}(#{1,6})[ \t]+(.*)$/;
+const CLOSING = /(?<![ \t])[ \t]+#+$/;
+/** Of a heading. */
 const RULE = /^ {0,3}(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})$/;
-const TABLE_RULE = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+const TABLE_RULE = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*(?:\|[ \t]*)?$/;
 /** What a line may still become that is not text. */
 const MAY_BE_MARK = /^ {0,3}(?:`[^`]*`{0,2}|`{2,}[^`]*|~+\S*|#{1,6}(?: .*)?|[-*_ \t]+|\d{1,9}[.)]?)$/;
 const MAX_DEPTH = 6;
+const LONG = 2000;
+/** Characters of a block from which on what comes stands there as plain text, until there is so much more of it. */
+const MORE = 1.25;
 
-/** @typedef {"paragraph" | "bullets" | "numbers" | "quote" | "table"} Kind */
+/** @typedef {import("./chat_blocks.js").Kind} Kind */
 
 export class Markdown {
   /** @type {HTMLElement} */ root;
@@ -28,6 +32,9 @@ export class Markdown {
   /** @type {HTMLElement | null} that block */ #shown = null;
   /** Items of it, if it is a list, that cannot grow: its lines are only those after them. */ #numFixed = 0;
   /** @type {HTMLElement | null} what the last line looks like by itself, if it does not belong there */ #tail = null;
+  /** Characters of the lines. */ #size = 0;
+  /** @type {Text | null} what has come of a long block since it was made */ #rest = null;
+  /** Characters of which it is made again. */ #due = 0;
   /** @type {Fence | null} */ #fence = null;
   #depth;
 
@@ -39,18 +46,24 @@ export class Markdown {
 
   /** @param {string} text what has come since the last time */
   append(text) {
-    this.#tail?.remove();
-    this.#tail = null;
-    const lines = (this.#line + text.replace(/\r/g, "")).split("\n");
+    const fresh = text.replaceAll("\r", "");
+    const lines = (this.#line + fresh).split("\n");
     this.#line = lines.pop() ?? "";
     for (const line of lines) this.#add(line);
     if (this.#fence) this.#fence.show(this.#line);
+    else if (this.#rest && this.#size + this.#line.length < this.#due) this.#rest.appendData(fresh);
     else this.#showLast();
   }
 
   /** The text is whole. */
   end() {
-    this.append(this.#line ? "\n" : "");
+    this.put(this.#line ? [this.#line] : []);
+    this.#line = "";
+  }
+
+  /** Whole lines, after which nothing comes. @param {string[]} lines */
+  put(lines) {
+    for (const line of lines) this.#add(line);
     this.#close();
     this.#fence = null;
   }
@@ -67,10 +80,10 @@ export class Markdown {
       this.#fence = new Fence(fence[2], fence[1].length, fence[3]);
       this.#whole(this.#fence.shown);
     } else if (!line.trim()) {
-      if (isList(this.#kind)) this.#lines.push("");
+      if (isList(this.#kind)) this.#push("");
       else this.#close();
     } else if (heading) {
-      this.#whole(element(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2])));
+      this.#whole(element(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2].trimEnd().replace(CLOSING, ""))));
     } else if (RULE.test(line)) {
       this.#whole(element("hr"));
     } else {
@@ -90,10 +103,16 @@ export class Markdown {
     if (kind !== this.#kind) this.#close();
     else if (isList(kind) && isNext(line, this.#lines[0])) this.#fix();
     this.#kind = kind;
-    this.#lines.push(line);
+    this.#push(line);
     if (kind === "paragraph" && this.#lines.length === 2 && this.#lines[0].includes("|") && TABLE_RULE.test(line)) {
       this.#kind = "table";
     }
+  }
+
+  /** @param {string} line */
+  #push(line) {
+    this.#lines.push(line);
+    this.#size += line.length + 1;
   }
 
   /** @param {string} line @returns {Kind} */
@@ -111,18 +130,40 @@ export class Markdown {
 
   /** Show the block that may still grow, and the line that has not ended: within it if it looks like that. */
   #showLast() {
+    this.#clear();
     const isText = this.#line.trim() && !MAY_BE_MARK.test(this.#line) && this.#kind !== "table";
     const kind = isText ? this.#kindOf(this.#line) : null;
-    this.#render(kind && kind === this.#kind ? [...this.#lines, this.#line] : this.#lines);
-    if (!kind || kind === this.#kind) return;
-    this.#tail = BLOCKS[kind]([this.#line], this.#depth);
-    this.root.append(this.#tail);
+    const isWithin = kind !== null && kind === this.#kind;
+    this.#render(isWithin ? [...this.#lines, this.#line] : this.#lines);
+    if (kind && !isWithin) {
+      this.#tail = this.#block(kind, [this.#line]);
+      this.root.append(this.#tail);
+    }
+    if (this.#size + this.#line.length >= LONG) this.#leave(kind === null);
+  }
+
+  /** Have the rest of a long block come as plain text for a while. @param {boolean} isLineMissing */
+  #leave(isLineMissing) {
+    const last = this.#tail ?? this.#shown;
+    const isParagraph = last?.tagName === "P";
+    const before = isParagraph && this.#lines.length ? "\n" : "";
+    const blanks = this.#line.slice(this.#line.trimEnd().length); // which the paragraph has lost
+    this.#rest = document.createTextNode(isLineMissing ? before + this.#line : blanks);
+    (isParagraph ? last : this.root).append(element("span", { class: "rest" }, this.#rest));
+    this.#due = MORE * (this.#size + this.#line.length);
+  }
+
+  /** Take away what stands there only until there is more. */
+  #clear() {
+    this.#tail?.remove();
+    this.#rest?.parentElement?.remove();
+    this.#tail = this.#rest = null;
   }
 
   /** @param {string[]} lines */
   #render(lines) {
     if (!this.#kind) return;
-    const block = BLOCKS[this.#kind](lines, this.#depth);
+    const block = this.#block(this.#kind, lines);
     if (this.#shown && this.#numFixed) {
       while (this.#shown.children.length > this.#numFixed) this.#shown.lastElementChild?.remove();
       this.#shown.append(...block.children);
@@ -135,21 +176,42 @@ export class Markdown {
 
   /** Another item begins: those before it are as they will be. */
   #fix() {
+    this.#clear();
     this.#render(this.#lines);
     this.#numFixed = this.#shown?.children.length ?? 0;
     this.#lines = [];
+    this.#size = 0;
   }
 
   #close() {
+    this.#clear();
     this.#render(this.#lines);
     this.#lines = [];
+    this.#size = 0;
     this.#kind = null;
     this.#shown = null;
     this.#numFixed = 0;
   }
+
+  /** @param {Kind} kind @param {string[]} lines */
+  #block(kind, lines) {
+    return BLOCKS[kind](lines, (parent, inner) => this.#within(parent, inner));
+  }
+
+  /** Blocks in a block; one paragraph alone needs none. @param {HTMLElement} parent @param {string[]} lines */
+  #within(parent, lines) {
+    while (lines.length && !lines.at(-1)?.trim()) lines.pop();
+    if (this.#depth >= MAX_DEPTH) {
+      parent.append(lines.join("\n"));
+      return;
+    }
+    new Markdown(parent, this.#depth + 1).put(lines);
+    const first = parent.firstElementChild;
+    if (parent.tagName === "LI" && first?.tagName === "P" && !parent.querySelector(":scope > p + p")) {
+      first.replaceWith(...first.childNodes);
+    }
+  }
 }
-/** @type {Record<Kind, (lines: string[], depth: number) => HTMLElement>} */
-const BLOCKS = { paragraph, bullets: list, numbers: list, quote, table };
 
 /** @param {Kind | null} kind */
 function isList(kind) {
@@ -160,68 +222,4 @@ function isList(kind) {
 function isNext(line, first) {
   const item = ITEM.exec(line);
   return item !== null && item[1].length <= (ITEM.exec(first)?.[1].length ?? 0) + 1;
-}
-
-/** @param {RegExpExecArray} item @returns {Kind} */
-function kindOfItem(item) {
-  return /\d/.test(item[2]) ? "numbers" : "bullets";
-}
-
-/** @param {string[]} lines */
-function paragraph(lines) {
-  return element("p", {}, ...inline(lines.join("\n").trim()));
-}
-
-/** @param {string[]} lines @param {number} depth */
-function quote(lines, depth) {
-  const made = element("blockquote");
-  within(
-    made,
-    lines.map((line) => line.replace(QUOTE, "")),
-    depth,
-  );
-  return made;
-}
-
-/** @param {string[]} lines @param {number} depth */
-function list(lines, depth) {
-  const first = /** @type {RegExpExecArray} */ (ITEM.exec(lines[0]));
-  const isOrdered = kindOfItem(first) === "numbers";
-  const made = element(isOrdered ? "ol" : "ul", isOrdered ? { start: String(parseInt(first[2], 10)) } : {});
-  const indent = first[1].length;
-  /** @type {string[]} */
-  let item = [];
-  const put = () => {
-    if (!item.length) return;
-    const shown = element("li");
-    within(shown, item, depth);
-    made.append(shown);
-  };
-  for (const line of lines) {
-    const match = ITEM.exec(line);
-    if (match && match[1].length <= indent + 1) {
-      put();
-      item = [match[3]];
-    } else {
-      item.push(line.slice(Math.min(line.search(/\S|$/), indent + first[2].length + 1)));
-    }
-  }
-  put();
-  return made;
-}
-
-/** Blocks in a block; one paragraph alone needs none. @param {HTMLElement} parent @param {string[]} lines @param {number} depth */
-function within(parent, lines, depth) {
-  while (lines.length && !lines.at(-1)?.trim()) lines.pop();
-  if (depth >= MAX_DEPTH) {
-    parent.append(lines.join("\n"));
-    return;
-  }
-  const inner = new Markdown(parent, depth + 1);
-  inner.append(lines.join("\n"));
-  inner.end();
-  const first = parent.firstElementChild;
-  if (parent.tagName === "LI" && first?.tagName === "P" && !parent.querySelector(":scope > p + p")) {
-    first.replaceWith(...first.childNodes);
-  }
 }

@@ -7,7 +7,7 @@ import { Tip } from "./chat_tokens.js";
 
 /**
  * @typedef {import("./chat_conversation.js").Message} Message
- * @typedef {{resay: (at: number, text: string) => void, again: (at: number) => void, give: (given: Message[]) => void}}
+ * @typedef {{resay: (at: number, text: string) => void, again: (at: number) => void, give: (given: Message[]) => boolean}}
  *     Actions with the place of the message: a question is asked otherwise, an answer is wanted again, calls have results
  */
 
