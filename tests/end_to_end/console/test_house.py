@@ -1,0 +1,112 @@
+"""The console's house as it is drawn, its charts, and what the page does when the server is away."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+
+import httpx
+import pytest
+
+from tests.helpers.threaded_server import ThreadedServer
+
+pytest.importorskip("playwright", reason="playwright, which drives the browser, is missing")
+
+from playwright.sync_api import Browser, Locator, Page, Route, expect
+
+from tests.helpers.browser import open_page, screenshot
+
+pytestmark = pytest.mark.process
+
+
+def actor(page: Page, name: str) -> Locator:
+    return page.locator(f'[data-actor="{name}"]')
+
+
+def complete(url: str, max_tokens: int) -> None:
+    body = {"prompt": "Mist over the water", "max_tokens": max_tokens, "ignore_eos": True}
+    httpx.post(f"{url}/v1/completions", json=body, timeout=30).raise_for_status()
+
+
+def restarts_of(url: str, name: str) -> int:
+    actors = httpx.get(f"{url}/house", timeout=30).json()["actors"]
+    return next(each["restarts"] for each in actors if each["name"] == name)
+
+
+def test_each_actor_is_drawn_and_told_in_a_table_and_figures_follow_requests(
+    browser: Browser, served: ThreadedServer
+) -> None:
+    with open_page(browser, served.url) as page:
+        for name in ("app", "engine-0", "output-0"):
+            expect(actor(page, name).locator(".word")).to_have_text("ready")
+            expect(page.get_by_role("row").filter(has_text=name).first).to_contain_text("ready")
+        expect(page.locator("#state-word")).to_have_text("ready")
+        complete(served.url, 30)
+        tile = page.locator("#tiles > div").filter(has_text="Between tokens")
+        expect(tile.locator("dd").first).to_have_text(re.compile(r"^[0-9.]+ ms$"))
+        expect(page.locator("#drawing svg")).to_have_attribute("aria-label", re.compile("app sends EngineCoreRequest"))
+        screenshot(page, "house")
+
+
+def test_a_killed_engine_is_seen_to_restart_and_what_went_on_is_told(browser: Browser, served: ThreadedServer) -> None:
+    with open_page(browser, served.url) as page:
+        expect(actor(page, "engine-0").locator(".word")).to_have_text("ready")
+        restarts = restarts_of(served.url, "engine-0")
+        answering = threading.Thread(target=complete, args=(served.url, 200))
+        answering.start()
+        expect(actor(page, "engine-0")).to_contain_text("1 running")
+        os.kill(served.server.children()["engine-0"], signal.SIGKILL)
+        expect(actor(page, "engine-0").locator(".word")).to_have_text(re.compile("^restart(ing|ed)"))
+        events = page.locator("#events")
+        expect(events).to_contain_text("engine-0 ended: killed by SIGKILL")
+        expect(events).to_contain_text("engine-0 is ready again")
+        expect(events).to_contain_text("1 request went on")
+        answering.join()
+        for said in ("engine-0 ended: killed by SIGKILL", "engine-0 is ready again"):
+            expect(page.get_by_role("log", name="Changes")).to_contain_text(said)
+        expect(actor(page, "engine-0")).to_contain_text(f"{restarts + 1} restart")
+        expect(actor(page, "engine-0").locator(".word")).to_have_text("ready")
+
+
+def test_a_server_that_is_away_or_was_started_again_is_told_of(browser: Browser, served: ThreadedServer) -> None:
+    with open_page(browser, served.url, expected="ERR_FAILED") as page:
+        expect(page.locator("#state-word")).to_have_text("ready")
+        page.route("**/house", lambda route: route.abort())
+        expect(page.get_by_role("alert").filter(has_text="No answer since")).to_be_visible()
+        expect(page.locator("#state-word")).to_have_text("no answer")
+        page.unroute("**/house")
+        expect(page.locator("#state-word")).to_have_text("ready")
+        expect(page.locator("#banner")).to_be_hidden()
+        expect(page.locator("#events")).to_contain_text("the server answers again")
+
+        def younger(route: Route) -> None:
+            response = route.fetch()
+            house = response.json()
+            house["started_at"] += 60
+            house["engines"][0]["generation_tokens"] = 0
+            route.fulfill(response=response, json=house)
+
+        page.route("**/house", younger)
+        expect(page.locator("#events")).to_contain_text("the server was started again")
+        page.unroute("**/house", younger)
+
+
+EACH_FITS = """
+() => [...document.querySelectorAll("#charts canvas")].every((one) =>
+  one.clientWidth > 200 && one.clientWidth <= one.closest(".plot").clientWidth && one.clientWidth < 400)
+"""
+
+
+def test_charts_draw_what_happens_and_say_it_in_words(browser: Browser, served: ThreadedServer) -> None:
+    with open_page(browser, f"{served.url}/#charts") as page:
+        charts = page.locator("#charts").get_by_role("img")
+        expect(charts).to_have_count(6)
+        complete(served.url, 40)
+        expect(charts.nth(1)).to_have_attribute("aria-label", re.compile(r"^Tokens, .*generated [1-9]"))
+        expect(charts.nth(2)).to_have_attribute("aria-label", re.compile(r"p50 [0-9.]+ ms, p95 [0-9.]+ ms"))
+        expect(page.locator("#charts canvas")).to_have_count(6)
+        page.set_viewport_size({"width": 400, "height": 800})
+        page.wait_for_function(EACH_FITS)
+        screenshot(page, "charts-narrow")
