@@ -38,7 +38,7 @@ async def test_a_terminal_shows_the_start_then_a_summary_then_the_log(checkpoint
             shown.press_ctrl_c()
             assert await shown.wait() == 0
 
-        assert re.fullmatch(rf"✓ {checkpoint.name} is ready after [\d.]+ s: start [\d.]+(, connect [\d.]+)?", lines[0])
+        assert re.fullmatch(rf"✓ {checkpoint.name} is ready after [\d.]+ s: start [\d.]+(, \w+ [\d.]+)*", lines[0])
         assert [line.split()[0] for line in lines[1:]] == ["Model", "API", "Console", "Try"]
         assert "\x1b[?25l" in shown.text, "it was drawn"
         *_, draining, stopped = shown.lines()
