@@ -100,7 +100,7 @@ async def test_a_log_of_json_is_json_in_every_line_of_every_process(checkpoint: 
         with trio.fail_after(10):
             await server.until_said(re.compile("trillm.access"))
         told = [json.loads(line) for line in server.log]
-        assert {"app", "engine-0"} & {line["actor"] for line in told}
+        assert {"app", "api-0", "api-1"} <= {line["actor"] for line in told}
         [access] = [line for line in told if line["logger"] == "trillm.access"]
         assert access["actor"] in ("api-0", "api-1")
         assert (access["request_id"], access["answer_id"], access["status"]) == ("mine", answer["id"], 200)
@@ -125,7 +125,7 @@ async def test_journald_gets_levels_and_no_times(checkpoint: Path, tmp_path: Pat
         process.wait()
     lines = log.read_text().splitlines()
     assert all(line.startswith("<6>trillm: ") for line in lines), lines
-    assert len(lines) == 5, lines
+    assert len([line for line in lines if " took " not in line]) == 5, lines  # that is told of a slow machine
 
 
 async def test_the_phases_of_the_start_are_metrics(checkpoint: Path) -> None:
