@@ -76,5 +76,6 @@ def quieten_libraries() -> None:
     """What others log that is not for this log."""
     for library in ("httpx", "httpx2", "httpcore2", "hpack", "h2"):  # hpack tells each header at debug: keys, too
         logging.getLogger(library).setLevel(logging.WARNING)
+    logging.getLogger("opentelemetry.trace.span").setLevel(logging.ERROR)  # that clients' tracestate is malformed
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # tracebacks of what app/tools tells in a sentence
     logging.getLogger(accept_complaints.LOGGER).addFilter(accept_complaints.OneLineASecond())

@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from app.dialects.dialect import Dialect
 from app.factory import create_app
+from app.logs import quieten_libraries
 from app.responses.background import BackgroundResponses
 from app.tools.allow_list import AllowedServers
 from app.tools.servers import McpServers
@@ -95,6 +96,18 @@ async def test_a_malformed_caller_is_none(spans: Spans, sent: str) -> None:
 
     assert spans.root.parent is None
     assert spans.root.context.trace_id not in (0, TRACE_ID)
+
+
+async def test_a_malformed_state_costs_the_caller_it_and_nobody_a_line(
+    spans: Spans, caplog: pytest.LogCaptureFixture
+) -> None:
+    quieten_libraries()
+    app = traced(make_app(), spans)
+    await app.send("POST", "/v1/completions", b'{"prompt": "a"}', traceparent=CALLER, tracestate="a=1,nonsense")
+
+    assert spans.root.parent.span_id == SPAN_ID
+    assert spans.root.context.trace_state.to_header() == ""
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 async def test_an_operator_may_let_no_caller_decide(spans: Spans) -> None:
