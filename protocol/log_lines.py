@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import time
 import traceback
 from collections.abc import Callable
 from contextvars import Context, ContextVar
@@ -60,6 +59,7 @@ def on_nobodys_behalf(start: Callable[..., object], *arguments: object) -> None:
 
 FIRST_PROCESS = "app"
 """Called so where actors have names."""
+OF_DAY = "%H:%M:%S"
 
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 _COLOURS = {
@@ -106,17 +106,17 @@ class LineFormatter(logging.Formatter):
         return "\n".join(lines)
 
     def _head(self, record: logging.LogRecord, name: str) -> str:
-        if self.style is LogStyle.JOURNAL:
-            return f"{name}: "
-        at, level = time.localtime(record.created), record.levelname
+        level = record.levelname
         match self.style:
+            case LogStyle.JOURNAL:
+                return f"{name}: "
             case LogStyle.SHORT:
-                return f"{time.strftime('%H:%M:%S', at)} {level} {name}: "
+                return f"{self.formatTime(record, OF_DAY)} {level} {name}: "
             case LogStyle.COLOUR:
-                of_day, colour = time.strftime("%H:%M:%S", at), _COLOURS.get(record.levelno, "0")
-                return f"\x1b[2m{of_day}\x1b[0m \x1b[{colour}m{level}\x1b[0m \x1b[2m{name}:\x1b[0m "
+                at, colour = self.formatTime(record, OF_DAY), _COLOURS.get(record.levelno, "0")
+                return f"\x1b[2m{at}\x1b[0m \x1b[{colour}m{level}\x1b[0m \x1b[2m{name}:\x1b[0m "
             case _:
-                return f"{time.strftime('%Y-%m-%d %H:%M:%S', at)},{record.msecs:03.0f} {level} {name}: "
+                return f"{self.formatTime(record)} {level} {name}: "
 
     def _trace(self, record: logging.LogRecord) -> list[str]:
         """Each line further in than any line of the log, so that an error's text cannot pass for one."""
