@@ -117,9 +117,10 @@ def summarised(startup: Startup, served: Served) -> RenderableType:
     head = Text.assemble(("✓ ", "bold green"), (served.model, "bold"), ready)
     if summary := startup.summary():
         head.append(f": {summary}", "dim")
+    also = "; at this machine's other addresses, too" if served.is_everywhere else ""
     rows = [
         ("Model", served.details, ""),
-        ("API", served.api, served.key),
+        ("API", served.api, f"{served.key}{also}"),
         ("Console", served.console, ""),
         ("Try", served.try_it, ""),
     ]

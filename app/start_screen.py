@@ -12,11 +12,16 @@ from typing import Protocol, final
 
 from attrs import field, frozen
 
+from app.api_client.place import ANY_ADDRESS
 from app.settings import Settings
 from app.startup import Startup
+from protocol.net_address import netloc
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8000"
 """Where `trillm chat` looks by itself."""
+ANYWHERE = {f"://{netloc(anywhere, '')}": f"://{netloc(here, '')}" for anywhere, here in ANY_ADDRESS.items()}
+"""What a server that listens on all addresses is called on this machine: not every browser finds the former, and
+`trillm chat` gives our servers' keys to this machine only."""
 
 logger = logging.getLogger("trillm")
 
@@ -36,9 +41,18 @@ class Served:
 
     @property
     def base(self) -> str | None:
-        """Of every path, for a browser; None if none gets there."""
-        is_web = self.url is not None and not self.url.startswith("unix:")
-        return f"{self.url}{self.root_path}" if is_web else None
+        """Of every path, for a browser on this machine; None if none gets there."""
+        if self.url is None or self.url.startswith("unix:"):
+            return None
+        url = self.url
+        for anywhere, here in ANYWHERE.items():
+            url = url.replace(anywhere, here)
+        return f"{url}{self.root_path}"
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it can be reached at all of this machine's addresses."""
+        return self.url is not None and any(anywhere in self.url for anywhere in ANYWHERE)
 
     @property
     def api(self) -> str:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from app.api_client.place import find_place
 from app.live_screen import drawn, summarised
 from app.settings import Settings
 from app.start_screen import LogScreen, Served, ready_line, served
@@ -72,6 +73,17 @@ def test_the_summary_says_where_it_is_and_what_to_do_next() -> None:
     ]
 
 
+def test_one_that_listens_everywhere_is_told_at_an_address_that_can_be_asked_with_its_key() -> None:
+    startup, _ = a_start()
+    everywhere = attrs.evolve(LOCAL, url="http://0.0.0.0:9000", has_key=True)
+    told = shown(summarised(startup, everywhere), 110)
+
+    assert "  API      http://127.0.0.1:9000/v1  (an API key is needed; at this machine's other addresses, too)" in told
+    command = everywhere.try_it
+    assert command is not None
+    assert find_place(base_url=command.split()[-1], environment={"VLLM_API_KEY": "mine"}).key == "mine"
+
+
 def test_a_line_says_the_same() -> None:
     startup, clock = a_start()
     clock.now += 2
@@ -87,9 +99,15 @@ def test_a_line_says_the_same() -> None:
     [
         (
             attrs.evolve(LOCAL, url="https://[::]:9000", root_path="/llm"),
-            "https://[::]:9000/llm/v1",
-            "https://[::]:9000/llm/",
-            "trillm chat --base-url 'https://[::]:9000/llm'",
+            "https://[::1]:9000/llm/v1",
+            "https://[::1]:9000/llm/",
+            "trillm chat --base-url 'https://[::1]:9000/llm'",
+        ),
+        (
+            attrs.evolve(LOCAL, url="http://0.0.0.0:8000", has_key=True),
+            "http://127.0.0.1:8000/v1",
+            "http://127.0.0.1:8000/",
+            "trillm chat",
         ),
         (attrs.evolve(LOCAL, has_console=False), "http://127.0.0.1:8000/v1", None, "trillm chat"),
         (attrs.evolve(LOCAL, url="unix:/run/a b"), "unix:/run/a b", None, "trillm chat --uds '/run/a b'"),
