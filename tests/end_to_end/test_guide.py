@@ -147,13 +147,16 @@ class Reader:
 
 
 def link_environment(checkout: Path) -> None:
-    """A `.venv` that scripts/install takes for done: it would otherwise install this directory into the real one."""
+    """A `.venv` that scripts/install takes for done, with any extra: it would otherwise install this directory into the
+    real one."""
     (checkout / ".venv").mkdir()
     for entry in Path(sys.prefix).iterdir():
         if not entry.name.startswith("installed"):
             (checkout / ".venv" / entry.name).symlink_to(entry)
     wanted = (ROOT / "pyproject.toml").read_bytes() + (ROOT / "scripts" / "constraints.txt").read_bytes()
-    (checkout / ".venv" / "installed").write_text(f"{hashlib.sha256(wanted).hexdigest()}  -\n")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for stamp in ("installed", *(f"installed-{extra}" for extra in extras)):
+        (checkout / ".venv" / stamp).write_text(f"{hashlib.sha256(wanted).hexdigest()}  -\n")
 
 
 @asynccontextmanager
@@ -178,6 +181,20 @@ async def open_reader(directory: Path) -> AsyncIterator[Reader]:
         for _, process, _ in reader.servers.values():
             process.kill()
             process.wait()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("extra", ["", "bench", "test"])
+def test_nothing_that_a_page_runs_installs_into_the_real_environment(extra, tmp_path):
+    (tmp_path / "scripts").mkdir()
+    for name in ("pyproject.toml", "scripts/constraints.txt", "scripts/install"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    link_environment(tmp_path)
+    done = subprocess.run(
+        ["bash", tmp_path / "scripts" / "install", *([extra] if extra else [])],
+        env=os.environ | {"PYTHON": "/bin/false"}, capture_output=True, text=True, timeout=10, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
 
 
 @pytest.mark.process
