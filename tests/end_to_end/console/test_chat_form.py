@@ -69,6 +69,13 @@ def told_by_curl(output: str) -> str:
     return "".join(choice["delta"].get("content", "") for event in events for choice in event["choices"])
 
 
+HIDE_CLIPBOARD = """() => {
+    window.hidden = navigator.clipboard;
+    Object.defineProperty(navigator, "clipboard", { value: undefined });
+}"""
+"""As it is over plain HTTP from another host."""
+
+
 def test_the_request_as_curl_and_as_python_runs_and_gives_the_same_answer(browser: Browser, served: ThreadedServer):
     with open_page(browser, chat(served), permissions=("clipboard-read", "clipboard-write")) as page:
         page.locator("#choice-system").fill('It\'s a "test" of $HOME, `x` and \\ too:\nлодки')
@@ -96,12 +103,13 @@ def test_the_request_as_curl_and_as_python_runs_and_gives_the_same_answer(browse
             assert "OPENAI_API_KEY" in script
             assert read(run_script(command, script)) == expected
         screenshot(page, "as-code")
-        page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")  # as over plain HTTP
+        page.evaluate(HIDE_CLIPBOARD)
         dialog.get_by_label("curl").check()
         copy = dialog.get_by_role("button", name="Copy")
         expect(copy).to_have_text("Copy")
         copy.click()
         expect(copy).to_have_text("Copied")
         expect(copy).to_be_focused()
+        assert page.evaluate("hidden.readText()") == dialog.locator("code").text_content()
         dialog.get_by_role("button", name="Close").click()
         expect(dialog).to_be_hidden()
