@@ -13,6 +13,7 @@ from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
 
+import trio
 from cyclopts import App, CycloptsError
 
 from app.commands.bench import bench
@@ -36,13 +37,15 @@ from protocol.errors import BadRequestError, TrillmError
 
 MISUSED = 2
 """Exit status for a command line that cannot be meant."""
-TAKE_SETTINGS = ("serve", "check", "proxy")
+SERVE = ("serve", "proxy")
+"""The commands that go on until they are told to stop."""
+TAKE_SETTINGS = (*SERVE, "check")
 """The commands that variables and a file may set."""
 
 
-def make_app(words: Sequence[str] = ()) -> App:
-    """The command with its subcommands. `words` is the command line, which may name a file of settings; the file is not
-    read for a command that takes none from it.
+def make_app(words: Sequence[str] = ("serve",)) -> App:
+    """The command with its subcommands. `words` is the command line, which may name a file of settings; that is read for
+    a command that takes them.
 
     Raises BadRequestError for a file that cannot be read.
     """
@@ -67,7 +70,7 @@ def subcommands(app: App) -> dict[str, App]:
 
 def settings_from_environment() -> tuple[str | None, Settings]:
     """MODEL and the settings as `trillm serve` without arguments would see them. Raises BadRequestError."""
-    app = make_app(["serve"])
+    app = make_app()
     try:
         _, bound, _ = app.parse_args(["serve"], exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -83,7 +86,7 @@ def keep_files_ours() -> None:
 
 def run(words: Sequence[str]) -> int:
     """The exit status of a command line."""
-    commands = subcommands(make_app())
+    commands = subcommands(make_app(()))
     try:
         if (wanted := help_wanted(words, commands)) is not None:
             return show_help(wanted, commands)
@@ -139,6 +142,13 @@ def main() -> None:
 def leave(number: int, frame: FrameType | None) -> NoReturn:
     """Who is told to stop before it serves has nothing to finish. While it serves, app/launch.py handles signals."""
     sys.exit(0)
+
+
+def give_up(number: int, frame: FrameType | None) -> None:
+    """Any other command that is told to stop has not done what it was asked for."""
+    if not trio.lowlevel.in_trio_run():
+        sys.exit(128 + number)
+    signal.raise_signal(signal.SIGINT)  # trio leaves in order at Ctrl-C, but not at an error out of a signal handler
 
 
 if __name__ == "__main__":

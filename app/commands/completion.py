@@ -37,7 +37,7 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(show_d
     """
     from app.cli import make_app
 
-    return tell(completion_script(make_app(), shell).rstrip("\n"))
+    return tell(completion_script(make_app(()), shell).rstrip("\n"))
 
 
 def completion_script(app: App, shell: Literal["bash", "zsh", "fish"]) -> str:

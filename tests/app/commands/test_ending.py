@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
+import signal
 import subprocess
 import sys
 
 import pytest
 import trio
 
-from app.cli import show_what_can_be_shown
+from app.cli import give_up, show_what_can_be_shown
 from app.commands.chat_printer import Printer
 from app.commands.ending import status_of, tell
 from app.commands.sources import warn_of_unknown_variables
@@ -74,6 +75,22 @@ def test_an_answer_does_not_break_off_at_a_character_that_there_is_not(monkeypat
     show_what_can_be_shown()
     Printer(sys.stdout, is_terminal=False, has_styles=False).text("a → b")
     assert written.getvalue() == b"a ? b"
+
+
+def test_who_is_told_to_stop_has_not_ended_well() -> None:
+    async def is_told() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        await trio.sleep_forever()
+
+    before = signal.signal(signal.SIGTERM, give_up)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trio.run(is_told)
+        with pytest.raises(SystemExit) as left:
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert left.value.code == 143
 
 
 @pytest.mark.process
