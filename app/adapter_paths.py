@@ -1,5 +1,5 @@
 """From a directory's path to an adapter: where adapters may lie, and which one it is. Reads files; called in a worker
-thread by app/routes/lora.py, and by app/serving.py at the start.
+thread by app/routes/lora.py, and by app/service.py at the start.
 
 A client that may load adapters chooses a path on this machine. It learns of it no more than whether an adapter lies
 there, and outside the operator's directories (--allowed-lora-dirs) not even that.

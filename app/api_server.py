@@ -23,7 +23,8 @@ from app.launch import engine_client, load_service
 from app.listening import ListeningConfig, hypercorn_config
 from app.logs import quieten_libraries
 from app.remote_peers import RemotePeers
-from app.serving import Service, run_until_stopped
+from app.service import Service
+from app.serving import run_until_stopped
 from app.start_screen import Start
 from app.startup import Startup
 from protocol.api import ServerIs

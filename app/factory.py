@@ -1,6 +1,6 @@
 """Builds the HTTP application from its services. The only place that knows every route.
 
-`app/serving.py` calls create_app with the real services, tests with a fake engine.
+`app/service.py` calls create_app with the real services, tests with a fake engine.
 """
 
 from __future__ import annotations

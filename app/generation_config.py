@@ -1,5 +1,5 @@
 """The sampling defaults that a server applies: the checkpoint's, somebody else's, or none, and what the operator
-puts in their place. Used by app/settings.py, to refuse early, and by app/serving.py.
+puts in their place. Used by app/settings.py, to refuse early, and by app/service.py.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from app.hypercorn_mended import hypercorn_mended
 from app.kv_start import check_connectors
 from app.launch import checked, engine_client
 from app.notify import take_variables
-from app.serving import Service, announce, drain_limit
+from app.service import Service
+from app.serving import announce, drain_limit
 from app.start_screen import Start
 from protocol.errors import StartError, TrillmError
 

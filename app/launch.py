@@ -42,7 +42,7 @@ from protocol.errors import CheckpointError
 
 if TYPE_CHECKING:
     from app.peers import Peers
-    from app.serving import Service
+    from app.service import Service
 
 logger = logging.getLogger("trillm")
 
@@ -152,7 +152,7 @@ def load_service(
     started_at: float | None = None,
 ) -> Service:
     """In a worker thread, so that the actors are heard meanwhile. Raises CheckpointError."""
-    from app.serving import Service
+    from app.service import Service
 
     service = Service(settings, checkpoint, description, client, peers, startup, started_at)
     gc.freeze()  # all this stays: the collector need not look at it again

@@ -1,5 +1,5 @@
 """--pooler-config: vLLM's JSON, in the place of what the checkpoint says of its embeddings. Read by app/settings.py, to
-refuse early, and by app/serving.py."""
+refuse early, and by app/service.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether openai-harmony serves the model, which is decided when its checkpoint is read. Used by app/serving.py."""
+"""Whether openai-harmony serves the model, which is decided when its checkpoint is read. Used by app/service.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that the HTTP side works with, made by app/serving.py (or by a test) and handed to create_app."""
+"""Everything that the HTTP side works with, made by app/service.py (or by a test) and handed to create_app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the phases of the start took, for Prometheus. Registered by app/serving.py."""
+"""How long the phases of the start took, for Prometheus. Registered by app/service.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a gpt-oss model needs, together: how its prompts are made, how its answers are read, and what ends them.
 
-Made by app/serving.py where the checkpoint has the vocabulary; used by app/chat.py and app/chat_reading.py.
+Made by app/service.py where the checkpoint has the vocabulary; used by app/chat.py and app/chat_reading.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Responses that run without a client: each is a task of ours, recorded as it goes, which clients come and look at.
 
-One per API server. `run` is a task of the composition root (app/serving.py); app/routes/responses.py starts responses
+One per API server. `run` is a task of the composition root (app/service.py); app/routes/responses.py starts responses
 here, and app/routes/stored_responses.py finds and cancels them. What one of them fails with ends that one.
 """
 

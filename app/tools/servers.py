@@ -1,6 +1,6 @@
 """The servers of tools that requests may use: those of the operator by their label, others by an allowed URL.
 
-app/responses/tool_box.py's ToolServers; made by app/serving.py when the operator names or allows any.
+app/responses/tool_box.py's ToolServers; made by app/service.py when the operator names or allows any.
 """
 
 from __future__ import annotations

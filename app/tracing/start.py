@@ -1,5 +1,5 @@
 """From --otlp-traces-endpoint to what makes and sends spans, or to the sentence that says why there is none. Used by
-app/launch.py and app/serving.py; loads nothing of OpenTelemetry unless it is asked for.
+app/launch.py and app/service.py; loads nothing of OpenTelemetry unless it is asked for.
 """
 
 from __future__ import annotations

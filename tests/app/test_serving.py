@@ -17,7 +17,8 @@ from app.checkpoints.resolve import Checkpoint, Source
 from app.engine import Readiness
 from app.launch import engine_client
 from app.notify import ServiceReport, open_notifier
-from app.serving import Service, announce
+from app.service import Service
+from app.serving import announce
 from app.settings import Settings
 from app.start_screen import Start
 from protocol.errors import UnavailableError

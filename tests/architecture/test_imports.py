@@ -126,7 +126,7 @@ def test_the_pure_modules_named_here_exist(package):
         ),
         (
             "import app.launch",  # what the actors need not wait for is imported beside their start
-            ("app.serving", "quart", "jinja2", "prometheus_client", "torch"),
+            ("app.serving", "app.service", "quart", "jinja2", "prometheus_client", "torch"),
         ),
         ("import actors.kv.main", ("torch", "transformers", "numpy", "quart", "hypercorn", "tokenizers")),
         ("import actors.child, actors.output.main", ("torch", "transformers", "numpy", "quart", "hypercorn")),

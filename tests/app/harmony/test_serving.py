@@ -13,7 +13,7 @@ from app.harmony.template import HarmonyTemplate
 from app.harmony.vocabulary import FILE
 from app.launch import engine_client
 from app.render import ChatTemplate
-from app.serving import Service
+from app.service import Service
 from app.settings import Settings
 from tests.helpers.dummy_checkpoint import write_dummy_checkpoint
 from tests.helpers.harmony_vocabulary import tokenizer_json
