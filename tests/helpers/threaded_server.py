@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import TypeVar
 
 import attrs
@@ -27,17 +27,13 @@ class ThreadedServer:
         return self.server.url
 
     def call(self, method: Callable[..., Awaitable[_Answer]], *arguments: object) -> _Answer:
-        """Run what is the server's own: `served.call(served.server.kill, "engine-0")`. It has a minute."""
+        """Run what is the server's own: `served.call(served.server.num_requests)`. It has a minute."""
 
         async def bounded() -> _Answer:
             with trio.fail_after(_PATIENCE):
                 return await method(*arguments)
 
         return trio.from_thread.run(bounded, trio_token=self._token)
-
-    def kill(self, name: str) -> None:
-        """kill -9 an actor, and wait until another one has taken its place."""
-        self.call(self.server.kill, name)
 
     def num_requests(self) -> float:
         """Running or waiting in the engine."""
@@ -82,7 +78,8 @@ def in_thread(opened: AbstractAsyncContextManager[Server]) -> Iterator[ThreadedS
     try:
         yield served
     finally:
-        trio.from_thread.run_sync(leave.set, trio_token=served._token)
+        with suppress(trio.RunFinishedError):  # its thread has ended by itself, and says why below
+            trio.from_thread.run_sync(leave.set, trio_token=served._token)
         thread.join()
     if failures:
         raise failures[0]

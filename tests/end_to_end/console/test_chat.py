@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -85,17 +87,31 @@ def test_escape_stops_an_answer_and_the_server_s_work_for_it(browser: Browser, s
         served.until_idle()
 
 
-def test_an_answer_goes_on_after_its_engine_was_killed_and_is_what_it_would_have_been(
+def test_an_answer_goes_on_after_its_engine_was_killed_and_the_house_tells_how(
     browser: Browser, served: ThreadedServer, seed: str
 ):
     with open_page(browser, chat(served)) as page:
         choose(page, "Sampling", max_tokens="100", seed=seed)
         say(page, QUESTION)
         undisturbed = text_of(until_answered(page))
+        row = page.locator("#actors").get_by_role("row", include_hidden=True).filter(has_text="engine-0")
+        restarts = int(row.locator("td").nth(4).text_content() or "")
 
         page.get_by_role("button", name="Answer again").click()
         expect(answers(page).locator(".text")).not_to_be_empty()
-        served.kill("engine-0")
+        os.kill(served.server.children()["engine-0"], signal.SIGKILL)
+        page.get_by_role("link", name="House").click()
+        engine = page.locator('[data-actor="engine-0"]')
+        expect(engine.locator(".word")).to_have_text(re.compile("^restart(ing|ed)"))
+        events = page.locator("#events")
+        expect(events).to_contain_text("engine-0 ended: killed by SIGKILL")
+        expect(events).to_contain_text("engine-0 is ready again; 1 request went on")
+        for said in ("engine-0 ended: killed by SIGKILL", "engine-0 is ready again"):
+            expect(page.get_by_role("log", name="Changes")).to_contain_text(said)
+        expect(engine).to_contain_text(f"{restarts + 1} restart")
+        expect(engine.locator(".word")).to_have_text("ready")
+
+        page.get_by_role("link", name="Chat").click()
         answer = until_answered(page)
         expect(answer).to_contain_text("100 tokens out")
         expect(answer).to_contain_text("tokens/s")
@@ -137,33 +153,36 @@ def test_a_server_that_asks_for_patience_gets_it(browser: Browser, served: Threa
         assert len(asked) == 2
 
 
-def test_a_stream_that_breaks_or_ends_in_an_error_is_no_whole_answer(browser: Browser, served: ThreadedServer):
-    chunk = 'data: {"choices":[{"index":0,"delta":{"content":"half "},"finish_reason":null}]}\n\n'
-    failed = 'data: {"error":{"message":"The engine has given up."}}\n\ndata: [DONE]\n\n'
-    with open_page(browser, chat(served)) as page:
-        ends = ["", failed]
-        page.route("**/v1/chat/completions", lambda route: route.fulfill(body=chunk + ends.pop(0)))
-        for count, told in enumerate(["broke before", "The engine has given up."], 1):
-            say(page, "Hello")
-            expect(page.get_by_role("button", name="Retry")).to_have_count(count)
-            answer = answers(page).last
-            expect(answer.get_by_role("alert")).to_contain_text(told)
-            expect(answer.locator(".text")).to_have_text("half")
-
-
-def test_thoughts_stand_apart_from_the_answer(browser: Browser, served: ThreadedServer):
-    deltas = [{"reasoning": "Let me "}, {"reasoning": "think"}, {"content": "Done <b>"}, {"content": "now</b>"}]
+def stream(*deltas: dict[str, str], finish: str | None = None) -> str:
+    """Of chunks, without an end."""
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
-    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    if finish is not None:
+        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+
+
+def test_thoughts_stand_apart_from_the_answer_and_a_stream_that_breaks_is_no_whole_one(
+    browser: Browser, served: ThreadedServer
+):
+    deltas = [{"reasoning": "Let me "}, {"reasoning": "think"}, {"content": "Done <b>"}, {"content": "now</b>"}]
+    half = stream({"content": "half "})
+    failed = 'data: {"error":{"message":"The engine has given up."}}\n\n'
+    done = "data: [DONE]\n\n"
+    bodies = [stream(*deltas, finish="stop") + done, half, half + failed + done]
     with open_page(browser, chat(served)) as page:
-        page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body))
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(body=bodies.pop(0)))
         say(page, "Hello")
         answer = until_answered(page)
         expect(answer.locator(".text")).to_have_text("Done <b>now</b>")
         expect(answer.get_by_text("Let me think")).to_be_hidden()
         answer.get_by_text("Thoughts").click()
         expect(answer.get_by_text("Let me think")).to_be_visible()
+        for count, told in enumerate(["broke before", "The engine has given up."], 1):
+            say(page, "Hello")
+            expect(page.get_by_role("button", name="Retry")).to_have_count(count)
+            answer = answers(page).last
+            expect(answer.get_by_role("alert")).to_contain_text(told)
+            expect(answer.locator(".text")).to_have_text("half")
 
 
 def test_a_long_answer_costs_no_more_at_its_end_than_at_its_beginning(browser: Browser, served: ThreadedServer):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import threading
 
 import httpx
 import pytest
@@ -28,46 +25,6 @@ def actor(page: Page, name: str) -> Locator:
 def complete(url: str, max_tokens: int) -> None:
     body = {"prompt": "Mist over the water", "max_tokens": max_tokens, "ignore_eos": True}
     httpx.post(f"{url}/v1/completions", json=body, timeout=30).raise_for_status()
-
-
-def restarts_of(url: str, name: str) -> int:
-    actors = httpx.get(f"{url}/house", timeout=30).json()["actors"]
-    return next(each["restarts"] for each in actors if each["name"] == name)
-
-
-def test_each_actor_is_drawn_and_told_in_a_table_and_figures_follow_requests(
-    browser: Browser, served: ThreadedServer
-) -> None:
-    with open_page(browser, served.url) as page:
-        for name in ("app", "engine-0", "output-0"):
-            expect(actor(page, name).locator(".word")).to_have_text("ready")
-            expect(page.get_by_role("row").filter(has_text=name).first).to_contain_text("ready")
-        expect(page.locator("#state-word")).to_have_text("ready")
-        complete(served.url, 30)
-        tile = page.locator("#tiles > div").filter(has_text="Between tokens")
-        expect(tile.locator("dd").first).to_have_text(re.compile(r"^[0-9.]+ ms$"))
-        expect(page.locator("#drawing svg")).to_have_attribute("aria-label", re.compile("app sends EngineCoreRequest"))
-        screenshot(page, "house")
-
-
-def test_a_killed_engine_is_seen_to_restart_and_what_went_on_is_told(browser: Browser, served: ThreadedServer) -> None:
-    with open_page(browser, served.url) as page:
-        expect(actor(page, "engine-0").locator(".word")).to_have_text("ready")
-        restarts = restarts_of(served.url, "engine-0")
-        answering = threading.Thread(target=complete, args=(served.url, 200))
-        answering.start()
-        expect(actor(page, "engine-0")).to_contain_text("1 running")
-        os.kill(served.server.children()["engine-0"], signal.SIGKILL)
-        expect(actor(page, "engine-0").locator(".word")).to_have_text(re.compile("^restart(ing|ed)"))
-        events = page.locator("#events")
-        expect(events).to_contain_text("engine-0 ended: killed by SIGKILL")
-        expect(events).to_contain_text("engine-0 is ready again")
-        expect(events).to_contain_text("1 request went on")
-        answering.join()
-        for said in ("engine-0 ended: killed by SIGKILL", "engine-0 is ready again"):
-            expect(page.get_by_role("log", name="Changes")).to_contain_text(said)
-        expect(actor(page, "engine-0")).to_contain_text(f"{restarts + 1} restart")
-        expect(actor(page, "engine-0").locator(".word")).to_have_text("ready")
 
 
 def test_a_server_that_is_away_or_was_started_again_is_told_of(browser: Browser, served: ThreadedServer) -> None:
@@ -99,11 +56,23 @@ EACH_FITS = """
 """
 
 
-def test_charts_draw_what_happens_and_say_it_in_words(browser: Browser, served: ThreadedServer) -> None:
-    with open_page(browser, f"{served.url}/#charts") as page:
+def test_each_actor_is_drawn_and_told_in_a_table_and_figures_and_charts_follow_requests(
+    browser: Browser, served: ThreadedServer
+) -> None:
+    with open_page(browser, served.url) as page:
+        for name in ("app", "engine-0", "output-0"):
+            expect(actor(page, name).locator(".word")).to_have_text("ready")
+            expect(page.get_by_role("row").filter(has_text=name).first).to_contain_text("ready")
+        expect(page.locator("#state-word")).to_have_text("ready")
+        expect(page.locator("#drawing svg")).to_have_attribute("aria-label", re.compile("app sends EngineCoreRequest"))
+        complete(served.url, 40)
+        tile = page.locator("#tiles > div").filter(has_text="Between tokens")
+        expect(tile.locator("dd").first).to_have_text(re.compile(r"^[0-9.]+ ms$"))
+        screenshot(page, "house")
+
+        page.get_by_role("link", name="Charts").click()
         charts = page.locator("#charts").get_by_role("img")
         expect(charts).to_have_count(6)
-        complete(served.url, 40)
         expect(charts.nth(1)).to_have_attribute("aria-label", re.compile(r"^Tokens, .*generated [1-9]"))
         expect(charts.nth(2)).to_have_attribute("aria-label", re.compile(r"p50 [0-9.]+ ms, p95 [0-9.]+ ms"))
         expect(page.locator("#charts canvas")).to_have_count(6)
