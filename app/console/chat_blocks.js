@@ -1,10 +1,10 @@
 /** Blocks of Markdown that are made of lines, as elements. Used by chat_markdown.js. */
 
-import { element } from "./chat_dom.js";
 import { inline } from "./chat_inline.js";
 import { table } from "./chat_table.js";
+import { element } from "./dom.js";
 
-export const ITEM = /^([ \t]*)([-*+]|\d{1,9}[.)])(?:[ \t]+|$)(.*)$/;
+export const ITEM = /^([ \t]*)([-*+]|\d{1,9}[.)])(?:[ \t]+|$)(.*)$/s;
 export const QUOTE = /^ {0,3}> ?/;
 
 /** @typedef {"paragraph" | "bullets" | "numbers" | "quote" | "table"} Kind */
@@ -20,7 +20,7 @@ export function kindOfItem(item) {
 
 /** @param {string[]} lines */
 function paragraph(lines) {
-  return element("p", {}, ...inline(lines.join("\n").trim()));
+  return element("p", {}, inline(lines.join("\n").trim()));
 }
 
 /** @param {string[]} lines @param {Within} within */

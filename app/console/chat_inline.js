@@ -1,10 +1,11 @@
 /** What stands inside a line of Markdown, as nodes. Pure but for making elements; used by chat_markdown.js. */
 
-import { element } from "./chat_dom.js";
+import { element } from "./dom.js";
 
 const MARKS = new RegExp(
   [
-    "(?<code>(?<ticks>`+)(?!`)(?<inner>[\\s\\S]+?)(?<!`)\\k<ticks>(?!`))",
+    // Only from the first of some ticks, and not to the end of everything: ticks without others like them cost little.
+    "(?<code>(?<!(?<!\\\\)`)(?<ticks>`+)(?!`)(?<inner>[\\s\\S]{1,5000}?)(?<!`)\\k<ticks>(?!`))",
     "(?<escape>\\\\(?<escaped>[!-/:-@\\[-`{-~]))",
     "(?<strong>(?<two>\\*\\*|__)(?=\\S)(?<bold>(?:(?!\\k<two>)[\\s\\S])+?)(?<=\\S)\\k<two>)",
     "(?<strike>~~(?=\\S)(?<struck>(?:(?!~~)[\\s\\S])+?)(?<=\\S)~~)",
@@ -14,22 +15,33 @@ const MARKS = new RegExp(
   "gu",
 );
 
+/** Characters of a block beyond which it is shown as it is: nobody reads it, and it would hold up the page. */
+const LONGEST = 100_000;
+const DEEPEST = 4;
+
 /**
  * @param {string} text
  * @param {number} [depth] of marks within marks
- * @returns {(Node | string)[]}
+ * @returns {DocumentFragment} as there may be more nodes than a function takes arguments
  */
 export function inline(text, depth = 0) {
-  if (depth > 4) return [text];
-  /** @type {(Node | string)[]} */
-  const nodes = [];
+  const nodes = document.createDocumentFragment();
+  const isPlain = depth > DEEPEST || text.length > LONGEST;
+  let plain = "";
   let end = 0;
-  for (const match of text.matchAll(MARKS)) {
-    if (match.index > end) nodes.push(text.slice(end, match.index));
-    nodes.push(marked(/** @type {Record<string, string>} */ (match.groups), match[0], depth));
+  for (const match of isPlain ? [] : text.matchAll(MARKS)) {
+    const made = marked(/** @type {Record<string, string>} */ (match.groups), match[0], depth);
+    plain += text.slice(end, match.index);
     end = match.index + match[0].length;
+    if (typeof made === "string") plain += made;
+    else {
+      if (plain) nodes.append(plain);
+      nodes.append(made);
+      plain = "";
+    }
   }
-  if (end < text.length) nodes.push(text.slice(end));
+  plain += text.slice(end);
+  if (plain) nodes.append(plain);
   return nodes;
 }
 
@@ -42,13 +54,13 @@ function unpadded(code) {
 function marked(groups, whole, depth) {
   if (groups.code) return element("code", {}, unpadded(groups.inner));
   if (groups.escape) return groups.escaped;
-  if (groups.strong) return element("strong", {}, ...inline(groups.bold, depth + 1));
-  if (groups.strike) return element("s", {}, ...inline(groups.struck, depth + 1));
-  if (groups.em) return element("em", {}, ...inline(groups.slanted, depth + 1));
+  if (groups.strong) return element("strong", {}, inline(groups.bold, depth + 1));
+  if (groups.strike) return element("s", {}, inline(groups.struck, depth + 1));
+  if (groups.em) return element("em", {}, inline(groups.slanted, depth + 1));
   if (!/^https?:\/\//i.test(groups.url)) return whole; // no script, no data, nothing of this server's own
   return element(
     "a",
     { href: groups.url, rel: "noopener noreferrer nofollow", target: "_blank" },
-    ...inline(groups.label, depth + 1),
+    inline(groups.label, depth + 1),
   );
 }

@@ -5,18 +5,19 @@
  */
 
 import { BLOCKS, ITEM, QUOTE, kindOfItem } from "./chat_blocks.js";
-import { element } from "./chat_dom.js";
 import { Fence } from "./chat_fence.js";
 import { inline } from "./chat_inline.js";
+import { element } from "./dom.js";
 
-const FENCE = /^( {0,3})(`{3,}|~{3,})[ \t]*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})[ \t]+(.*)$/;
+// Each character of a line can be taken in one way only: a model may write a line of a million blanks.
+const FENCE = /^( {0,3})(`{3,}(?!`)|~{3,}(?!~))([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})[ \t]+(.*)$/s;
 const CLOSING = /(?<![ \t])[ \t]+#+$/;
 /** Of a heading. */
 const RULE = /^ {0,3}(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const TABLE_RULE = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*(?:\|[ \t]*)?$/;
 /** What a line may still become that is not text. */
-const MAY_BE_MARK = /^ {0,3}(?:`[^`]*`{0,2}|`{2,}[^`]*|~+\S*|#{1,6}(?: .*)?|[-*_ \t]+|\d{1,9}[.)]?)$/;
+const MAY_BE_MARK = /^ {0,3}(?:`[^`]*`{0,2}|`{2,}[^`]*|~\S*|#{1,6}(?: .*)?|[-*_ \t]+|\d{1,9}[.)]?)$/;
 const MAX_DEPTH = 6;
 const LONG = 2000;
 /** Characters of a block from which on what comes stands there as plain text, until there is so much more of it. */
@@ -30,7 +31,8 @@ export class Markdown {
   /** @type {string[]} whole lines of the block that may still grow */ #lines = [];
   /** @type {Kind | null} */ #kind = null;
   /** @type {HTMLElement | null} that block */ #shown = null;
-  /** Items of it, if it is a list, that cannot grow: its lines are only those after them. */ #numFixed = 0;
+  /** Whether it is a list with items that cannot grow: its lines are only those after them. */ #isBegun = false;
+  /** @type {Element[]} items after those */ #items = [];
   /** @type {HTMLElement | null} what the last line looks like by itself, if it does not belong there */ #tail = null;
   /** Characters of the lines. */ #size = 0;
   /** @type {Text | null} what has come of a long block since it was made */ #rest = null;
@@ -83,7 +85,7 @@ export class Markdown {
       if (isList(this.#kind)) this.#push("");
       else this.#close();
     } else if (heading) {
-      this.#whole(element(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2].trimEnd().replace(CLOSING, ""))));
+      this.#whole(element(`h${Math.min(6, heading[1].length + 2)}`, {}, inline(heading[2].trimEnd().replace(CLOSING, ""))));
     } else if (RULE.test(line)) {
       this.#whole(element("hr"));
     } else {
@@ -164,9 +166,10 @@ export class Markdown {
   #render(lines) {
     if (!this.#kind) return;
     const block = this.#block(this.#kind, lines);
-    if (this.#shown && this.#numFixed) {
-      while (this.#shown.children.length > this.#numFixed) this.#shown.lastElementChild?.remove();
-      this.#shown.append(...block.children);
+    for (const item of this.#items) item.remove();
+    this.#items = isList(this.#kind) ? [...block.children] : [];
+    if (this.#shown && this.#isBegun) {
+      for (const item of this.#items) this.#shown.append(item);
       return;
     }
     if (this.#shown) this.#shown.replaceWith(block);
@@ -178,7 +181,8 @@ export class Markdown {
   #fix() {
     this.#clear();
     this.#render(this.#lines);
-    this.#numFixed = this.#shown?.children.length ?? 0;
+    this.#isBegun = true;
+    this.#items = [];
     this.#lines = [];
     this.#size = 0;
   }
@@ -190,7 +194,8 @@ export class Markdown {
     this.#size = 0;
     this.#kind = null;
     this.#shown = null;
-    this.#numFixed = 0;
+    this.#isBegun = false;
+    this.#items = [];
   }
 
   /** @param {Kind} kind @param {string[]} lines */
@@ -208,7 +213,8 @@ export class Markdown {
     new Markdown(parent, this.#depth + 1).put(lines);
     const first = parent.firstElementChild;
     if (parent.tagName === "LI" && first?.tagName === "P" && !parent.querySelector(":scope > p + p")) {
-      first.replaceWith(...first.childNodes);
+      for (const node of [...first.childNodes]) parent.insertBefore(node, first);
+      first.remove();
     }
   }
 }

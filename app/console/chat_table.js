@@ -1,7 +1,7 @@
 /** A table in an answer. Used by chat_markdown.js. */
 
-import { element } from "./chat_dom.js";
 import { inline } from "./chat_inline.js";
+import { element } from "./dom.js";
 
 /** @param {string[]} lines */
 export function table(lines) {
@@ -10,7 +10,7 @@ export function table(lines) {
   /** @param {string} tag @param {string[]} row */
   const shown = (tag, row) => {
     const made = element("tr");
-    head.forEach((_, at) => made.append(element(tag, { class: sides[at] }, ...inline(row[at] ?? ""))));
+    head.forEach((_, at) => made.append(element(tag, { class: sides[at] }, inline(row[at] ?? ""))));
     return made;
   };
   return element(

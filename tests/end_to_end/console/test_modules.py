@@ -210,6 +210,9 @@ def test_a_paragraph_without_an_end_is_not_made_again_for_each_token_and_is_show
 
 
 SLOW_LINES = [f"# a{' ' * 60_000}b", f"a|b\n-{' ' * 60_000}x", f"` {'a' * 60_000}`", f"x{' ' * 60_000}y"]
+SLOW_LINES += [f"```{' ' * 60_000}`\n", f"{'~' * 60_000}`\n", f"{'~' * 60_000} ", f"# {' ' * 60_000}\u2028\n"]
+SLOW_LINES += [f"-{' ' * 60_000}\u2028\n", "".join(f"{'`' * at}a " for at in range(1, 400)), "- a\n" * 30_000]
+NUMEROUS = r"\*" * 45_000 + "*a* " * 2_000
 
 
 def test_no_line_makes_a_pattern_look_at_it_from_each_of_its_characters(run: Run):
@@ -221,5 +224,5 @@ def test_no_line_makes_a_pattern_look_at_it_from_each_of_its_characters(run: Run
         markdown.end();
         return performance.now() - began;
     }"""
-    for line in SLOW_LINES:
+    for line in [*SLOW_LINES, NUMEROUS, NUMEROUS * 5]:
         assert run(took, line) < 2000, line[:10]  # it is a few; by all pairs of characters, many seconds
