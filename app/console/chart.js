@@ -1,6 +1,8 @@
 // One chart: a plot with its latest values, or those under the pointer, in words beside its title and as its label. Used by
 // charts.js.
 
+import { element } from "./dom.js";
+
 const FIRST_SECONDS = 60; // that are shown before there is more
 const HEIGHT = 190;
 const GAP_SECONDS = 3.5; // without a reading, from when on a line is broken
@@ -26,14 +28,6 @@ const GAP_SECONDS = 3.5; // without a reading, from when on a line is broken
 /** @param {string} name */
 const property = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** @param {string} name @param {string} [text] @param {string} [className] */
-function element(name, text = "", className = "") {
-  const made = document.createElement(name);
-  if (text) made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
-
 export class Chart {
   #plan;
   #keptSeconds;
@@ -52,23 +46,21 @@ export class Chart {
   constructor(plan, keptSeconds) {
     this.#plan = plan;
     this.#keptSeconds = keptSeconds;
-    this.#figure = element("figure", "", "panel chart");
-    const caption = element("figcaption");
-    const title = element("h3", plan.title);
-    title.append(element("span", ` ${plan.unit}`, "unit"));
-    const legend = element("p", "", "legend");
-    plan.lines.forEach(({ name }, i) => {
-      const item = element("span", "", `series series-${i + 1}`);
-      const value = element("b", "–");
-      item.append(element("span", "", "mark"), element("span", name), value);
+    const series = plan.lines.map(({ name, isRare }, i) => {
+      const value = element("b", {}, "–");
       this.#values.push(value);
-      item.hidden = plan.lines[i].isRare ?? false;
-      legend.append(item);
+      const mark = element("span", { class: "mark" });
+      return element("span", { class: `series series-${i + 1}`, hidden: isRare }, mark, element("span", {}, name), value);
     });
-    caption.append(title, legend);
-    this.#place = element("div", "", "plot");
-    this.#place.setAttribute("role", "img");
-    this.#figure.append(caption, this.#place, element("p", plan.hint, "hint"));
+    const title = element("h3", {}, plan.title, element("span", { class: "unit" }, ` ${plan.unit}`));
+    this.#place = element("div", { class: "plot", role: "img" });
+    this.#figure = element(
+      "figure",
+      { class: "panel chart" },
+      element("figcaption", {}, title, element("p", { class: "legend" }, ...series)),
+      this.#place,
+      element("p", { class: "hint" }, plan.hint),
+    );
     new ResizeObserver(() => this.resize()).observe(this.#place);
   }
 

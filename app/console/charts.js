@@ -1,6 +1,7 @@
 // The view #charts: the last five minutes, one point a second, kept in this page only.
 
 import { Chart } from "./chart.js";
+import { byId } from "./dom.js";
 import { Readings } from "./figures.js";
 import { latency, percent, rate } from "./words.js";
 
@@ -84,8 +85,8 @@ export function start() {
   /** @type {Figures[]} */
   const kept = [];
   const charts = PLANS.map((plan) => new Chart(plan, KEPT_SECONDS));
-  const view = /** @type {HTMLElement} */ (document.getElementById("charts"));
-  document.getElementById("chart-grid")?.append(...charts.map((chart) => chart.element));
+  const view = byId("charts");
+  byId("chart-grid").append(...charts.map((chart) => chart.element));
   const showAll = () => charts.forEach((chart) => chart.show(kept, !view.hidden));
   document.addEventListener("house", (event) => {
     const figures = readings.take(/** @type {CustomEvent} */ (event).detail);

@@ -11,7 +11,6 @@ import { CodeDialog, shownAsCode } from "./chat_code.js";
 import { Composer } from "./chat_composer.js";
 import { Controls } from "./chat_controls.js";
 import { awaited, newAnswer } from "./chat_conversation.js";
-import { button, element, keepEndInSight, scrollToEnd } from "./chat_dom.js";
 import { ConversationFile } from "./chat_file.js";
 import { Keeper } from "./chat_keeper.js";
 import { ModelChooser } from "./chat_models.js";
@@ -19,13 +18,13 @@ import { request } from "./chat_request.js";
 import { Transcript } from "./chat_transcript.js";
 import { Turn } from "./chat_turn.js";
 import { Welcome } from "./chat_welcome.js";
+import { button, byId, element, keepEndInSight, scrollToEnd } from "./dom.js";
 
 const KEEP_MILLISECONDS = 300;
 
-/** @param {any} api requests.js's */
+/** @param {any} api what requests.js has for the views */
 export function start(api) {
-  const section = /** @type {HTMLElement} */ (document.getElementById("chat"));
-  new Playground(section, api);
+  new Playground(byId("chat"), api);
 }
 
 class Playground {
@@ -53,10 +52,7 @@ class Playground {
     this.models = new ModelChooser(
       api,
       () => this.#choices.model,
-      (model) => {
-        this.#choices.model = model;
-        this.#chosen();
-      },
+      (model) => this.#chosen({ model }),
     );
     this.composer = new Composer({ send: (text) => this.#send(text), stop: () => this.#stop() });
     this.welcome = new Welcome((text) => this.#send(text));
@@ -144,7 +140,9 @@ class Playground {
 
   // -------------------------------------------------------------------- what the visitor does
 
-  #chosen() {
+  /** @param {Partial<import("./chat_choices.js").Choices>} [more] than the controls have put there */
+  #chosen(more = {}) {
+    Object.assign(this.#choices, more);
     this.#tell("");
     this.#keeping ||= setTimeout(() => this.#keep(), KEEP_MILLISECONDS);
   }

@@ -1,7 +1,7 @@
 /** Reads an answer out as it comes, by sentences, to who does not see it. Used by chat.js. */
 
 import { textOf } from "./chat_conversation.js";
-import { element } from "./chat_dom.js";
+import { element } from "./dom.js";
 
 const PAUSE_MILLISECONDS = 1500;
 const MOST_KEPT = 12;

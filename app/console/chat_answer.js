@@ -11,9 +11,9 @@
 
 import { ApprovalView, CallView, ListView, McpView } from "./chat_calls.js";
 import { textOf } from "./chat_conversation.js";
-import { button, copyButton, element } from "./chat_dom.js";
 import { figures } from "./chat_figures.js";
 import { TextView, ThoughtView } from "./chat_text.js";
+import { button, copyButton, element } from "./dom.js";
 
 export class AnswerView {
   #answer;

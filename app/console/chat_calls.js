@@ -5,7 +5,7 @@
  * @typedef {import("./chat_conversation.js").ToolResult | import("./chat_conversation.js").Decision} Given
  */
 
-import { button, element } from "./chat_dom.js";
+import { button, element } from "./dom.js";
 
 /** For labels, which need ids. */
 let fields = 0;

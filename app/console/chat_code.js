@@ -1,7 +1,7 @@
 /** The dialog that shows a request as a command and as a program. Used by chat.js. */
 
-import { button, copyButton, element } from "./chat_dom.js";
 import { curl, python } from "./chat_snippets.js";
+import { button, copyButton, element } from "./dom.js";
 
 const KINDS = { curl: "curl", python: "Python" };
 

@@ -1,6 +1,6 @@
 /** Where a visitor types: Enter sends, Shift+Enter begins a line. Used by chat.js. */
 
-import { button, element } from "./chat_dom.js";
+import { button, element } from "./dom.js";
 
 const MOST_ROWS = 10;
 

@@ -7,8 +7,8 @@
  */
 
 import { EXAMPLE_TOOLS, FIELDS, readSchema, readTools } from "./chat_choices.js";
-import { button, element } from "./chat_dom.js";
 import { NumberField, judged } from "./chat_number_field.js";
+import { button, element } from "./dom.js";
 
 export class Controls {
   #choices;

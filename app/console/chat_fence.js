@@ -1,6 +1,6 @@
 /** A block of code in an answer. Used by chat_markdown.js. */
 
-import { copyButton, element } from "./chat_dom.js";
+import { copyButton, element } from "./dom.js";
 
 /** A block of code, whose text only grows. */
 export class Fence {

@@ -2,7 +2,7 @@
 
 import { readChoices } from "./chat_choices.js";
 import { readConversation } from "./chat_conversation.js";
-import { element, save } from "./chat_dom.js";
+import { element, save } from "./dom.js";
 
 /**
  * @typedef {import("./chat_choices.js").Choices} Choices

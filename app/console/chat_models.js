@@ -1,6 +1,6 @@
 /** Which model answers: the served one under its names, and its adapters. Used by chat.js. */
 
-import { element } from "./chat_dom.js";
+import { element } from "./dom.js";
 
 export class ModelChooser {
   #api;

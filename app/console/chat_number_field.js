@@ -1,7 +1,7 @@
 /** A number that may be left to the server: in digits, and by a slider where it has bounds. Used by chat_controls.js. */
 
 import { complaint } from "./chat_choices.js";
-import { element } from "./chat_dom.js";
+import { element } from "./dom.js";
 
 const MOST_OF_SLIDERS = 2;
 

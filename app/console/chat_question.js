@@ -1,6 +1,6 @@
 /** What a visitor has said, which can be said otherwise. Used by chat.js. */
 
-import { button, copyButton, element } from "./chat_dom.js";
+import { button, copyButton, element } from "./dom.js";
 
 export class QuestionView {
   #text;

@@ -1,8 +1,8 @@
 /** What a model writes, and what it thinks before, on the page. Used by chat_answer.js. */
 
-import { element } from "./chat_dom.js";
 import { Markdown } from "./chat_markdown.js";
 import { TokenView, legend } from "./chat_tokens.js";
+import { element } from "./dom.js";
 
 /** Text of the model: by tokens, as it is, or as Markdown. */
 export class TextView {

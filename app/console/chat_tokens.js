@@ -5,7 +5,7 @@
  * @typedef {import("./chat_conversation.js").Token} Token
  */
 
-import { element } from "./chat_dom.js";
+import { element } from "./dom.js";
 
 const STEPS = [0.9, 0.6, 0.3, 0.1];
 /** Of the probability, from class p0 to p4. */

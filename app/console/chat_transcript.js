@@ -1,9 +1,9 @@
 /** The messages of a conversation, and what is shown of each. Used by chat.js. */
 
 import { AnswerView } from "./chat_answer.js";
-import { element } from "./chat_dom.js";
 import { QuestionView } from "./chat_question.js";
 import { Tip } from "./chat_tokens.js";
+import { element } from "./dom.js";
 
 /**
  * @typedef {import("./chat_conversation.js").Message} Message

@@ -1,9 +1,9 @@
 /** One answer on its way: asked for, drawn as it comes, and read out. Used by chat.js. */
 
 import { textOf } from "./chat_conversation.js";
-import { keepEndInSight } from "./chat_dom.js";
 import { Pace } from "./chat_pace.js";
 import { play } from "./chat_stream.js";
+import { keepEndInSight } from "./dom.js";
 
 /**
  * @typedef {import("./chat_conversation.js").Answer} Answer

@@ -1,6 +1,6 @@
 /** What stands where nothing has been said yet. Used by chat.js. */
 
-import { button, element } from "./chat_dom.js";
+import { button, element } from "./dom.js";
 
 const QUESTIONS = [
   "What is the capital of France?",

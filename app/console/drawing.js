@@ -2,6 +2,7 @@
 // changes; else texts and classes are put in their places, so that nothing flickers.
 
 import { describe, heartbeatOf, lifeOf, restartsOf, stateOf } from "./actors.js";
+import { setText } from "./dom.js";
 import { layout } from "./layout.js";
 import { counted, percent } from "./words.js";
 
@@ -13,11 +14,6 @@ function shape(name, attributes, text = "") {
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
   if (text) made.textContent = text;
   return made;
-}
-
-/** @param {Element} node @param {string} text */
-function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
 }
 
 export class Drawing {

@@ -2,10 +2,8 @@
 // poll.js.
 
 import { announce } from "./announcer.js";
+import { byId, setText } from "./dom.js";
 import { duration } from "./words.js";
-
-/** @param {string} id @returns {HTMLElement} */
-const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 /** @param {any} house */
 export function showHouse(house) {
@@ -20,7 +18,7 @@ export function showHouse(house) {
   setState(state, word, why);
   const notice = byId("notice");
   notice.hidden = !why;
-  if (notice.textContent !== why) notice.textContent = why;
+  setText(notice, why);
 }
 
 /** @param {number} lostAt milliseconds @param {string} why "": nobody knows */
@@ -41,7 +39,7 @@ export function showLocked() {
 function warn(told) {
   const banner = byId("banner");
   banner.hidden = false;
-  if (banner.textContent !== told) banner.textContent = told;
+  setText(banner, told);
 }
 
 /** How bad it is, in a word or two, and what one should know or do. @param {any} house @returns {[string, string, string]} */

@@ -2,27 +2,12 @@
 
 import { Happenings, heartbeatOf, phaseOf, stateOf } from "./actors.js";
 import { announce } from "./announcer.js";
-import { Readings } from "./figures.js";
+import { byId, element, setText } from "./dom.js";
 import { Drawing } from "./drawing.js";
+import { Readings } from "./figures.js";
 import { duration, latency, percent, rate } from "./words.js";
 
 const MOST_EVENTS = 200;
-
-/** @param {string} id @returns {HTMLElement} */
-const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
-
-/** @param {Node} node @param {string} text */
-function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-/** @param {string} name @param {string} [text] @param {string} [className] */
-function element(name, text = "", className = "") {
-  const made = document.createElement(name);
-  if (text) made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
 
 // ---------------------------------------------------------------------- figures
 
@@ -51,9 +36,7 @@ function kvOf(tokens) {
 function showTiles(list, tiles) {
   if (!list.children.length) {
     for (const [label] of tiles) {
-      const tile = element("div");
-      tile.append(element("dt", label), element("dd", "–"), element("dd", "", "about"));
-      list.append(tile);
+      list.append(element("div", {}, element("dt", {}, label), element("dd", {}, "–"), element("dd", { class: "about" })));
     }
   }
   tiles.forEach(([, value, about], i) => {
@@ -68,18 +51,9 @@ function showTiles(list, tiles) {
 const COLUMNS = ["Actor", "State", "Does", "Pid", "Heartbeat", "Restarts", "Ended before"];
 
 function makeTable() {
-  const table = /** @type {HTMLTableElement} */ (element("table"));
-  const caption = element("caption", "Every process of the server, as it says of itself");
-  const head = element("tr");
-  for (const column of COLUMNS) {
-    const cell = element("th", column);
-    cell.setAttribute("scope", "col");
-    head.append(cell);
-  }
-  const header = element("thead");
-  header.append(head);
-  table.append(caption, header, element("tbody"));
-  return table;
+  const head = COLUMNS.map((column) => element("th", { scope: "col" }, column));
+  const caption = element("caption", {}, "Every process of the server, as it says of itself");
+  return element("table", {}, caption, element("thead", {}, element("tr", {}, ...head)), element("tbody"));
 }
 
 /** @param {HTMLTableElement} table @param {any} house @param {Happenings} happenings */
@@ -100,9 +74,7 @@ function showTable(table, house, happenings) {
       actor.last_end ?? "–",
     ];
     texts.forEach((text, column) => {
-      const cell = row.cells[column] ?? row.appendChild(element(column ? "td" : "th"));
-      if (!column) cell.setAttribute("scope", "row");
-      setText(cell, text);
+      setText(row.cells[column] ?? row.appendChild(column ? element("td") : element("th", { scope: "row" })), text);
     });
     row.cells[1].className = `level-${state.level}`;
   });
@@ -113,11 +85,9 @@ function showTable(table, house, happenings) {
 /** @param {string} level @param {string} text */
 function tell(level, text) {
   const list = byId("events");
-  const entry = element("li", "", `level-${level}`);
-  const time = /** @type {HTMLTimeElement} */ (element("time", new Date().toLocaleTimeString("en-GB")));
-  time.dateTime = new Date().toISOString();
-  entry.append(time, element("span", text));
-  list.prepend(entry);
+  const now = new Date();
+  const time = element("time", { datetime: now.toISOString() }, now.toLocaleTimeString("en-GB"));
+  list.prepend(element("li", { class: `level-${level}` }, time, element("span", {}, text)));
   while (list.children.length > MOST_EVENTS) list.lastChild?.remove();
   byId("events-hint").hidden = true;
   if (level !== "off") announce(text);

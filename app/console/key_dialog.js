@@ -1,7 +1,6 @@
 // Has the visitor type a key. Used by requests.js.
 
-/** @param {string} id @returns {any} */
-const byId = (id) => document.getElementById(id);
+import { byId } from "./dom.js";
 
 export class KeyDialog {
   #dialog = /** @type {HTMLDialogElement} */ (byId("key-dialog"));

@@ -3,6 +3,7 @@
 
 import { start as startCharts } from "./charts.js";
 import { start as startChat } from "./chat.js";
+import { byId } from "./dom.js";
 import { start as startHouse } from "./house.js";
 import { Poll } from "./poll.js";
 import { Requests, url } from "./requests.js";
@@ -11,9 +12,6 @@ import { store } from "./storage.js";
 const THEME_NAME = "trillm.theme"; // theme.js reads it
 const THEMES = ["system", "light", "dark"];
 const VIEWS = ["house", "charts", "chat"];
-
-/** @param {string} id @returns {HTMLElement} */
-const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 // ---------------------------------------------------------------------- the key
 

@@ -1,4 +1,12 @@
-/** Elements made of text nodes only: nothing that a model writes is ever read as HTML. Used by all chat_*.js. */
+/** Elements made of text nodes only: nothing that a server or a model writes is ever read as HTML. Used by all that draw. */
+
+/** @param {string} id of what the page has from its beginning @returns {any} */
+export const byId = (id) => document.getElementById(id);
+
+/** Nothing is touched, and so read out or laid out again, that is as it should be. @param {Node} node @param {string} text */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
 
 /**
  * @param {string} tag
