@@ -10,7 +10,8 @@ from typing import NoReturn
 import trio
 
 from actors.api.remote_house import RemoteHouse
-from actors.child import Control, run_child
+from actors.child import run_child
+from actors.control import Control
 from actors.handles import ServeApi
 from protocol.codec import API_INPUT, HOUSE_INPUT, KeyedCodec
 from protocol.links import open_links

@@ -12,7 +12,7 @@ from typing import assert_never, final
 
 import trio
 
-from actors.child import Control, Pulse
+from actors.control import Control, Pulse
 from actors.engine.adapter_loader import AdapterLoader
 from actors.engine.compilations import Compilations
 from actors.engine.grammar import GrammarCompiler

@@ -16,7 +16,7 @@ from typing import assert_never, final
 
 import trio
 
-from actors.child import Pulse
+from actors.control import Pulse
 from actors.engine.adapter_loader import AdapterLoader
 from actors.engine.hold import Hold
 from actors.engine.scheduler import Scheduler

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from actors.child import Control
+from actors.control import Control
 from gpu.draft_spec import draft_spec
 from gpu.shared_weights import WeightsOffer
 from protocol.spec import EngineSpec

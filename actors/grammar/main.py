@@ -7,7 +7,7 @@ import threading
 
 import trio
 
-from actors.child import Control
+from actors.control import Control
 from actors.grammar.checker import GrammarChecker
 from protocol.errors import GrammarError
 from protocol.spec import CheckGrammar, GrammarChecked, GrammarFacts, GrammarSpec

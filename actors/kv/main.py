@@ -11,7 +11,7 @@ from typing import final
 
 import trio
 
-from actors.child import Control, Pulse
+from actors.control import Control, Pulse
 from actors.kv.counters import Counters
 from actors.kv.disk_desk import InThread, OpenFile, in_thread
 from actors.kv.disk_file import DiskFile

@@ -9,7 +9,7 @@ from typing import assert_never, final
 
 import trio
 
-from actors.child import Control, Pulse
+from actors.control import Control, Pulse
 from actors.output.processor import OutputProcessor, Processed
 from actors.output.vocabulary import load_vocabulary
 from protocol.codec import APP_INPUT, ENGINE_INPUT, ENGINE_OUTPUT, OUTPUT_INPUT

@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from actors.child import Control, Pulse
+from actors.control import Control, Pulse
 from actors.engine.weights_offer import open_offer
 from gpu.load_report import LoadReport
 from gpu.shared_weights import WeightsOffer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import trio
 
-from actors.child import Control
+from actors.control import Control
 from gpu.load_report import LoadReport
 from gpu.weights_host import WeightsHost
 from protocol.spec import WeightsSpec

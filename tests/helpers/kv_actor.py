@@ -15,7 +15,7 @@ from typing import TypeVar
 import trio
 import trio.testing
 
-from actors.child import Pulse
+from actors.control import Pulse
 from actors.kv.disk_desk import InThread
 from actors.kv.disk_file import DiskFile, Writing, Written
 from actors.kv.disk_index import SlotRecord

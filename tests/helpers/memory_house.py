@@ -15,7 +15,7 @@ import attrs
 import msgspec
 import trio
 
-from actors.child import Pulse
+from actors.control import Pulse
 from actors.engine.main import make_engine
 from actors.engine.stepper import InlineStepper
 from actors.handles import ActorState, EngineLost, EventOutlet, HouseEvent, HouseFailed, OutputLost

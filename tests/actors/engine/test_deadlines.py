@@ -8,7 +8,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.child import Pulse
+from actors.control import Pulse
 from actors.engine.deadlines import Deadlines
 from actors.engine.main import make_engine
 from actors.engine.sequence import Sequence

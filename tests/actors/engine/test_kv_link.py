@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from actors.child import Pulse
+from actors.control import Pulse
 from actors.engine.kv_link import KvAccess
 from actors.engine.main import make_engine
 from actors.engine.stepper import InlineStepper
