@@ -7,13 +7,12 @@ import pydoc
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version as installed_version
 from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
 
-import trio
 from cyclopts import App, CycloptsError
 
 from app.commands.bench import bench
@@ -44,8 +43,8 @@ TAKE_SETTINGS = (*SERVE, "check")
 
 
 def make_app(words: Sequence[str] = ("serve",)) -> App:
-    """The command with its subcommands. `words` is the command line, which may name a file of settings; that is read for
-    a command that takes them.
+    """The command with its subcommands. `words` is the command line, which may name a file of settings; that is read
+    for a command that takes them.
 
     Raises BadRequestError for a file that cannot be read.
     """
@@ -130,25 +129,30 @@ def show_what_can_be_shown() -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, leave)
+    words = sys.argv[1:]
+    signal.signal(signal.SIGTERM, told_to_stop(words))
     show_what_can_be_shown()
     keep_files_ours()
     try:
-        sys.exit(run(sys.argv[1:]))
+        sys.exit(run(words))
     except KeyboardInterrupt:  # a command that has anything to say of it has said it
         sys.exit(INTERRUPTED)
 
 
+def told_to_stop(words: Sequence[str]) -> Callable[[int, FrameType | None], NoReturn]:
+    """What a command does at SIGTERM, unless it handles that itself: app/launch.py does while it serves,
+    app/commands/interruption.py while a command waits for a server or a process."""
+    return leave if words[:1] and words[0] in SERVE else give_up
+
+
 def leave(number: int, frame: FrameType | None) -> NoReturn:
-    """Who is told to stop before it serves has nothing to finish. While it serves, app/launch.py handles signals."""
+    """Who is told to stop before it serves has nothing to finish."""
     sys.exit(0)
 
 
-def give_up(number: int, frame: FrameType | None) -> None:
-    """Any other command that is told to stop has not done what it was asked for."""
-    if not trio.lowlevel.in_trio_run():
-        sys.exit(128 + number)
-    signal.raise_signal(signal.SIGINT)  # trio leaves in order at Ctrl-C, but not at an error out of a signal handler
+def give_up(number: int, frame: FrameType | None) -> NoReturn:
+    """Any other command has not done what it was asked for."""
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

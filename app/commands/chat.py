@@ -111,7 +111,8 @@ def _chat(
         return _ask_once(session, question, tells_figures and not is_terminal)
     if not is_terminal:
         raise BadRequestError('for a conversation both ends must be a terminal: give a question, as trillm chat "…"')
-    trio.run(session.find_model)
+    if not trio.run(unless_interrupted, session.find_model):
+        return STATUS
     session.printer.note(f"{session.model} at {session.place}. /help lists commands, Ctrl-D leaves.")
     with open_line_editor() as ask:
         return talk(session, ask)

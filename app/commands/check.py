@@ -15,6 +15,7 @@ import trio
 from cyclopts import Group, Parameter
 
 from app.commands.ending import status_of, tell
+from app.commands.interruption import STATUS, unless_interrupted
 from app.logs import takes_colours
 from app.settings import SERVER, Settings
 from protocol.errors import StartError, TrillmError
@@ -63,7 +64,15 @@ def _check(model: str | None, settings: Settings, *, as_json: bool) -> int:
     from app.checkup.listener import find_listener
     from app.checkup.probing import probe
 
-    seen = trio.run(look, model, settings, probe, find_listener)
+    seen: Seen | None = None
+
+    async def see() -> None:
+        nonlocal seen
+        seen = await look(model, settings, probe, find_listener)
+
+    trio.run(unless_interrupted, see)
+    if seen is None:
+        return STATUS
     if as_json:
         text = report.as_json(seen.findings)
     else:

@@ -1,5 +1,5 @@
 """Ctrl-C while a command waits for a server: what is under way is cancelled, and the command goes on. Used by chat,
-bench and status."""
+bench, status and check."""
 
 from __future__ import annotations
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Config = Env | Dict
 
+MOST_BYTES = 1 << 20
+"""Of a file of settings. Its name may be a device's, which has no end."""
+
 
 @attrs.frozen
 class SettingsFile:
@@ -62,9 +65,15 @@ def read_toml(file: SettingsFile) -> dict[str, Any]:
             "vLLM's `max-model-len: 8192` is `max-model-len = 8192` there, and texts stand in quotes"
         )
     try:
-        values = tomllib.loads(Path(file.path).read_text(encoding="utf-8"))
+        with open(file.path, "rb") as opened:
+            data = opened.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise BadRequestError(f"{file.path} ({file.named_by}) has more than {MOST_BYTES} bytes")
+        values = tomllib.loads(data.decode("utf-8-sig"))  # which Windows' editors write
     except (OSError, ValueError) as error:  # also what is no TOML, or not even UTF-8
         raise BadRequestError(f"{file.path} ({file.named_by}) cannot be read: {error}") from error
+    except RecursionError as error:
+        raise BadRequestError(f"{file.path} ({file.named_by}) cannot be read: it is nested too deeply") from error
     if "config" in values:
         raise BadRequestError(f"{file.path}: one file cannot name another by `config`")
     return values

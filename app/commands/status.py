@@ -75,8 +75,16 @@ def status(
 async def _tell(client: ApiClient, screen: Screen) -> int:
     from app.commands.status_reading import read_server
 
-    async with client:
-        reading: Reading = await read_server(client)
+    reading: Reading | None = None
+
+    async def read() -> None:
+        nonlocal reading
+        async with client:
+            reading = await read_server(client)
+
+    await unless_interrupted(read)
+    if reading is None:
+        return INTERRUPTED
     screen.show(reading, str(client.place))
     return READY if reading.ready else NOT_READY
 

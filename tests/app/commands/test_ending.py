@@ -11,7 +11,7 @@ import sys
 import pytest
 import trio
 
-from app.cli import give_up, show_what_can_be_shown
+from app.cli import show_what_can_be_shown, told_to_stop
 from app.commands.chat_printer import Printer
 from app.commands.ending import status_of, tell
 from app.commands.sources import warn_of_unknown_variables
@@ -77,20 +77,11 @@ def test_an_answer_does_not_break_off_at_a_character_that_there_is_not(monkeypat
     assert written.getvalue() == b"a ? b"
 
 
-def test_who_is_told_to_stop_has_not_ended_well() -> None:
-    async def is_told() -> None:
-        signal.raise_signal(signal.SIGTERM)
-        await trio.sleep_forever()
-
-    before = signal.signal(signal.SIGTERM, give_up)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            trio.run(is_told)
-        with pytest.raises(SystemExit) as left:
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert left.value.code == 143
+@pytest.mark.parametrize(("words", "status"), [(["serve", "m"], 0), (["proxy"], 0), (["pull", "m"], 143), ([], 143)])
+def test_who_is_told_to_stop_has_ended_well_only_if_it_was_to_go_on_until_then(words: list[str], status: int) -> None:
+    with pytest.raises(SystemExit) as left:
+        told_to_stop(words)(signal.SIGTERM, None)
+    assert left.value.code == status
 
 
 @pytest.mark.process

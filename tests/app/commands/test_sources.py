@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app import cli
-from app.commands.sources import SettingsFile, settings_file
+from app.commands.sources import SettingsFile, read_toml, settings_file
 from app.settings import Settings
 from protocol.errors import BadRequestError
 from tests.helpers.command_line import say
@@ -37,6 +37,17 @@ def test_a_file_says_what_neither_flag_nor_variable_does(monkeypatch, tmp_path: 
     assert settings.api_key == ("a", "b")
 
 
+def test_a_file_may_begin_as_windows_editors_have_it(monkeypatch, tmp_path: Path):
+    file = tmp_path / "trillm.toml"
+    file.write_text("port = 1\r\n", encoding="utf-8-sig")
+    assert served(monkeypatch, "serve", "--config", str(file))[1].port == 1
+
+
+def test_a_file_without_an_end_is_not_read_to_it():
+    with pytest.raises(BadRequestError, match="more than 1048576 bytes"):
+        read_toml(SettingsFile("/dev/zero", "--config"))
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -47,6 +58,8 @@ def test_a_file_says_what_neither_flag_nor_variable_does(monkeypatch, tmp_path: 
         ("[server]\nport = 1", "settings stand at the top, not in a table such as [server]"),
         ('config = "other.toml"', "one file cannot name another by `config`"),
         ("port 1", "(--config) cannot be read: "),
+        ("port = " + 5000 * "[", "(--config) cannot be read: it is nested too deeply"),
+        ("#" + (1 << 20) * "x", "(--config) has more than 1048576 bytes"),
     ],
 )
 def test_what_a_file_may_not_say_is_told_with_its_name(capsys, tmp_path: Path, text, sentence):
