@@ -31,6 +31,7 @@ from opentelemetry.trace import (
     use_span,
 )
 
+from app.tracing.collector_session import CollectorSession
 from app.tracing.endpoint import hint, shown
 from app.tracing.export import SpanExport
 from app.tracing.request_trace import Outcome, RequestTrace, ToolSpan
@@ -42,7 +43,7 @@ REQUEST_SPAN = "llm_request"
 MAX_TOOL_NAME = 128
 _LIBRARY = "trillm"
 _ERRNO = re.compile(r"\[Errno -?\d+\] ([^'\")]+)")
-_HTTP_ERROR = re.compile(r"code: (\d+), reason: (.+)")
+_HTTP_ERROR = re.compile(r"code: (\d+|None), reason: (.+)")
 _GIVEN_UP = "due to timeout, max retries or shutdown"
 """Told after each attempt was told; the first may already have taken all the time that there is."""
 _LATE = re.compile(r"timed? ?out", re.IGNORECASE)
@@ -73,7 +74,7 @@ class OtlpSender:
     """Sends batches over HTTP, in whatever thread calls it."""
 
     def __init__(self, url: str) -> None:
-        self._exporter = OTLPSpanExporter(endpoint=url)
+        self._exporter = OTLPSpanExporter(endpoint=url, session=CollectorSession())
         self._url = url
         self._words = LastWords()
         own = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
