@@ -68,6 +68,9 @@ class SpanExport(Generic[T]):
         self._where = where
         self._queue: deque[T] = deque()
         self._is_full = trio.Event()
+        self._is_stopping = False
+        self._num_sending = 0
+        """Of a batch whose fate is not known."""
         self._in_thread = in_thread or one_at_a_time(trio.CapacityLimiter(1))
         self._complained_at = -math.inf
         self._num_complained = 0
@@ -94,31 +97,39 @@ class SpanExport(Generic[T]):
             self._is_full.set()
 
     async def run(self) -> None:
-        """Send what comes, until cancelled; then what is left, if the collector is well."""
-        try:
-            while True:
+        """Send what comes, until cancelled; then what is under way or left, if the collector is well."""
+        scope = trio.CancelScope(shield=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_what_comes, scope)
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._is_stopping = True
+                self._is_full.set()
+                scope.deadline = trio.current_time() + (FLUSH_SECONDS if self._is_well else 0)
+
+    async def _send_what_comes(self, scope: trio.CancelScope) -> None:
+        with scope:
+            while not self._is_stopping:
                 with trio.move_on_after(self._delay):
                     await self._is_full.wait()
                 self._is_full = trio.Event()
                 await self._send_waiting()
-        finally:
-            with trio.CancelScope(shield=True):
-                if self._is_well:
-                    with trio.move_on_after(FLUSH_SECONDS):
-                        await self._send_waiting()
-                self._close()
-                if lost := len(self._queue):
-                    logger.warning("traces: %s spans were not sent to %s before the server stopped", lost, self._where)
+        self._close()
+        if lost := self._num_sending + len(self._queue):
+            logger.warning("traces: %s spans were not sent to %s before the server stopped", lost, self._where)
 
     async def _send_waiting(self) -> None:
         while self._queue:
             batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
+            self._num_sending = len(batch)
             reason: str | None = f"no answer within {SEND_SECONDS:g} s"
             try:
                 with trio.move_on_after(SEND_SECONDS):
                     reason = await self._in_thread(partial(self._send, batch))
             except Exception as error:  # somebody else's code: whatever is wrong with it costs spans, and no server
                 reason = f"{type(error).__name__}: {error}"[:MAX_REASON]
+            self._num_sending = 0
             self._is_well = reason is None
             if reason is None:
                 self.num_exported += len(batch)

@@ -128,6 +128,29 @@ async def test_what_is_left_is_sent_when_the_server_stops(autojump_clock):
     assert collector.is_closed
 
 
+@pytest.mark.parametrize(("seconds", "is_sent"), [(1.0, True), (FLUSH_SECONDS + 1, False)])
+async def test_what_is_under_way_when_the_server_stops_has_time_to_arrive(autojump_clock, log, seconds, is_sent):
+    collector = Collector()
+
+    async def slow(send: Callable[[], str | None]) -> str | None:
+        await trio.sleep(seconds)
+        return send()
+
+    export = SpanExport(
+        collector.send, collector.close, max_queue=9, max_batch=1, delay=1, where="there", in_thread=slow
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(export.run)
+        export.put(1)
+        await trio.sleep(0.5)
+        nursery.cancel_scope.cancel()
+    assert collector.batches == ([[1]] if is_sent else [])
+    assert export.num_exported == int(is_sent)
+    lost = [line for line in log.messages if "were not sent" in line]
+    assert lost == ([] if is_sent else ["traces: 1 spans were not sent to there before the server stopped"])
+    assert collector.is_closed
+
+
 async def test_nothing_is_tried_again_at_the_end_where_it_has_just_failed(autojump_clock, log):
     collector = Collector()
     collector.reason = "HTTP 500"
