@@ -146,7 +146,8 @@ def _generation_spans(generation: TracedGeneration, began: float, ended: float) 
     for index, sequence in enumerate(generation.sequences):
         inside = phases(sequence, began, ended)
         attributes = {"trillm.index": index, **sequence.attributes}
-        spans.append(SpanRecord("sequence", inside[0].began, inside[-1].ended, attributes, inside))
+        last = max(span.ended for span in inside)  # not always of the last one: detokenising lies beside decoding
+        spans.append(SpanRecord("sequence", inside[0].began, last, attributes, inside))
     return spans
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attrs import evolve
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -15,6 +16,7 @@ from app.tracing.request_trace import MAX_EVENTS, MAX_SEQUENCES, MAX_SEQUENCES_I
 from app.tracing.sequence import TracedSequence
 from protocol.ids import EngineIndex, Epoch, RequestId
 from protocol.sampling import SamplingParams
+from protocol.timeline import Timeline
 
 SEQUENCE = TracedSequence(1, 0, 1, "stop", 0, None, 1.0)
 
@@ -39,6 +41,20 @@ def test_however_long_a_response_goes_on_its_notes_are_bounded() -> None:
     assert len(spans) < 1000
     assert len([span for span in spans if span.name == "sequence"]) == MAX_SEQUENCES_IN_ALL
     assert len(spans[-1].events) == MAX_EVENTS
+
+
+def test_a_sequence_that_was_left_lasts_as_long_as_the_last_of_its_phases() -> None:
+    spans: list[ReadableSpan] = []
+    source, trace = begin(spans)
+    trace.clock = lambda: 9.0
+    left = evolve(SEQUENCE, finish_reason=None, ended=None, timeline=Timeline(2.0, 3.0, 4.0, 4.0, 0, 0.5))
+    trace.note_generation(1.5, [left, left])
+    source.end(trace, Outcome(10.0, {}))
+
+    whole = [span for span in spans if span.name == "sequence"]
+    decoded = [span for span in spans if span.name == "decode"]
+    assert len(whole) == len(decoded) == 2
+    assert {span.end_time for span in whole} == {span.end_time for span in decoded}
 
 
 def test_who_loses_its_engine_says_where_it_goes_on_and_after_how_much() -> None:
