@@ -5,19 +5,11 @@
  * @typedef {import("./chat_conversation.js").ToolResult | import("./chat_conversation.js").Decision} Given
  */
 
+import { legible, seen } from "./chat_legible.js";
 import { button, element } from "./dom.js";
 
 /** For labels, which need ids. */
 let fields = 0;
-
-/** Indented, if it is JSON. @param {string} text */
-function pretty(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text; // not whole yet, or a model's slip
-  }
-}
 
 /** @param {string} label @param {string} text */
 function code(label, text) {
@@ -49,14 +41,14 @@ class Called {
   /** @param {{id: string, name: string, arguments: string, label?: string}} part */
   sync(part) {
     this.id = part.id;
-    this.#name.textContent = part.label ? `${part.label}.${part.name}` : part.name;
+    this.#name.textContent = seen(part.label ? `${part.label}.${part.name}` : part.name);
     if (part.arguments === this.#shown) return;
     this.#shown = part.arguments;
     this.#arguments.data = part.arguments;
   }
 
   end() {
-    this.#arguments.data = pretty(this.#shown);
+    this.#arguments.data = legible(this.#shown);
   }
 
   get name() {
@@ -88,7 +80,7 @@ export class CallView extends Called {
   /** @param {import("./chat_conversation.js").ToolResult} given */
   #show(given) {
     this.given = given;
-    this.put(element("div", { class: "asked" }, code("Result", pretty(given.text))));
+    this.put(element("div", { class: "asked" }, code("Result", legible(given.text))));
   }
 
   /** What was given could not be sent. @param {() => void} changed */
@@ -182,12 +174,12 @@ export class McpView {
     const states = { completed: "", failed: "failed", incomplete: "cut off" };
     const state = states[/** @type {keyof typeof states} */ (part.status)] ?? "…";
     this.#title.replaceChildren(
-      element("code", {}, `${part.label}.${part.name}`),
+      element("code", {}, seen(`${part.label}.${part.name}`)),
       state && element("span", { class: part.status === "failed" ? "bad" : "hint" }, ` ${state}`),
     );
     this.#body.replaceChildren(
-      code("Arguments", pretty(part.arguments)),
-      ...(part.output ? [code("Result", pretty(part.output))] : []),
+      code("Arguments", legible(part.arguments)),
+      ...(part.output ? [code("Result", legible(part.output))] : []),
       ...(part.error ? [code("Error", part.error)] : []),
     );
   }
@@ -203,7 +195,7 @@ export class ListView {
     const state = part.error ? element("span", { class: "bad" }, " cannot be asked") : ` has ${count}`;
     this.root.replaceChildren(
       element("summary", {}, element("code", {}, part.label), state),
-      part.error ? code("Error", part.error) : element("p", { class: "names" }, part.tools.join(", ")),
+      part.error ? code("Error", part.error) : element("p", { class: "names" }, seen(part.tools.join(", "))),
     );
   }
 }

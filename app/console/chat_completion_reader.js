@@ -18,13 +18,14 @@ export class ChatReader {
   take(chunk) {
     const { outcome } = this.#answer;
     if (chunk.error) {
-      outcome.error = String(chunk.error.message ?? "The server has ended the answer with an error.");
+      outcome.error = told(chunk.error.message ?? chunk.error, "The server has ended the answer with an error.");
       return false;
     }
     if (chunk.usage) outcome.usage = usage(chunk.usage);
     const choice = chunk.choices?.[0];
     if (!choice) return false;
-    const { reasoning, content, tool_calls: calls = [] } = choice.delta ?? {};
+    const { reasoning, content } = choice.delta ?? {};
+    const calls = choice.delta?.tool_calls ?? [];
     if (reasoning) grown(this.#answer, "thought").text += reasoning;
     const isOther = reasoning || calls.length; // whose tokens are not those of the text
     const tokens = isOther ? [] : (choice.logprobs?.content ?? []).map(token);
@@ -35,7 +36,7 @@ export class ChatReader {
     }
     for (const call of calls) this.#grow(call);
     if (choice.finish_reason) {
-      outcome.finish = choice.finish_reason;
+      outcome.finish = String(choice.finish_reason);
       this.isWhole = true;
     }
     return Boolean(reasoning || content || tokens.length || calls.length);
@@ -76,8 +77,14 @@ export function token(told) {
   return { ...candidate(told), top: (told.top_logprobs ?? []).map(candidate) };
 }
 
-/** @param {any} told @returns {import("./chat_conversation.js").Usage} */
+/** @param {any} value @param {string} otherwise if it is no text */
+function told(value, otherwise) {
+  return typeof value === "string" ? value : otherwise;
+}
+
+/** @param {any} told @returns {import("./chat_conversation.js").Usage | null} null: not what the API has */
 function usage(told) {
+  if (typeof told.prompt_tokens !== "number" || typeof told.completion_tokens !== "number") return null;
   return {
     prompt: told.prompt_tokens,
     cached: told.prompt_tokens_details?.cached_tokens ?? 0,

@@ -60,5 +60,5 @@ export async function* events(body, endsWithDone) {
   } finally {
     reader.cancel().catch(() => {}); // of a stream that is over or broken there is nothing to cancel
   }
-  if (endsWithDone) throw new BrokenStream("the connection broke before the answer was whole");
+  if (endsWithDone) throw new BrokenStream("The connection broke before the answer was whole.");
 }

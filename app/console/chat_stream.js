@@ -30,7 +30,7 @@ export async function play(request, answer, listening) {
     const response = await ask(request, listening, clock);
     const body = /** @type {ReadableStream<Uint8Array>} */ (response.body);
     for await (const event of events(body, reader.endsWithDone)) {
-      if (reader.take(event)) clock.token();
+      if (taken(reader, event)) clock.token();
       listening.changed();
       if (reader.isOver) break;
     }
@@ -42,6 +42,15 @@ export async function play(request, answer, listening) {
   }
   reader.end();
   clock.tell(answer.outcome);
+}
+
+/** @param {ChatReader | ResponseReader} reader @param {any} event @returns {boolean} whether it has brought anything */
+function taken(reader, event) {
+  try {
+    return reader.take(event);
+  } catch {
+    throw new BrokenStream("The server wrote what does not belong into an answer.");
+  }
 }
 
 /** @param {unknown} error */
@@ -63,6 +72,9 @@ async function ask(request, listening, clock) {
   for (let tries = 1; ; tries += 1) {
     clock.begin();
     const response = await listening.api.fetch(request.path, init);
+    if (response.ok && response.headers.get("Content-Type")?.startsWith("text/html")) {
+      throw new Refused("Something before the server has answered with a page, which may ask for a login.");
+    }
     if (response.ok && response.body) return response;
     const told = await complaint(response);
     const seconds = Number(response.headers.get("Retry-After") ?? NaN);

@@ -13,6 +13,7 @@ export function showHouse(house) {
   document.title = `${id} — trillm`;
   byId("uptime").textContent = `up ${duration(house.now - house.started_at)}, version ${house.version}`;
   byId("banner").hidden = true;
+  byId("beneath").hidden = byId("of-model").hidden = false;
   document.body.classList.remove("lost");
   const [state, word, why] = stateOf(house);
   setState(state, word, why);
@@ -32,6 +33,9 @@ export function showLost(lostAt, why) {
 
 export function showLocked() {
   setState("warn", "locked");
+  document.body.classList.add("lost"); // what is shown was so before
+  const nothing = byId("nothing-yet");
+  if (nothing) setText(nothing, "It is drawn for who has a key.");
   warn("This server needs a key. Enter it to see how it is, and to chat.");
 }
 

@@ -19,7 +19,7 @@ const requests = new Requests();
 const poll = new Poll(requests);
 
 function showKeyButton() {
-  byId("key-button").textContent = requests.hasKey ? "Change key" : "Enter key";
+  byId("key-verb").textContent = requests.hasKey ? "Change" : "Enter";
   byId("key-button").hidden = !requests.isKeyNeeded && !requests.hasKey;
 }
 

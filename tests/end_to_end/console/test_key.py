@@ -50,6 +50,9 @@ def test_a_wrong_key_is_said_to_be_wrong_and_the_visitor_may_take_their_time(bro
         page.reload()
         expect(page.locator("#state-word")).to_have_text("ready")
         assert KEY not in page.evaluate("JSON.stringify(localStorage)")
+        page.set_viewport_size({"width": 360, "height": 800})
+        expect(page.get_by_role("button", name="Change key")).to_be_visible()
+        assert page.locator(".tabs").evaluate("(tabs) => tabs.scrollWidth <= tabs.clientWidth")
 
 
 def test_who_gives_no_key_sees_nothing_until_they_give_one_wherever_they_are_asked(
@@ -59,6 +62,7 @@ def test_who_gives_no_key_sees_nothing_until_they_give_one_wherever_they_are_ask
         page.get_by_role("button", name="Cancel").click()
         expect(page.get_by_role("alert").filter(has_text="This server needs a key")).to_be_visible()
         expect(page.locator("#state-word")).to_have_text("locked")
+        expect(page.get_by_text("Waiting for the server", exact=False)).to_have_count(0)
         expect(page.get_by_role("button", name="Enter key")).to_be_visible()
         choose(page, "Sampling", max_tokens="5")
         say(page, "Hello")

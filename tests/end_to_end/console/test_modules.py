@@ -225,4 +225,4 @@ def test_no_line_makes_a_pattern_look_at_it_from_each_of_its_characters(run: Run
         return performance.now() - began;
     }"""
     for line in [*SLOW_LINES, NUMEROUS, NUMEROUS * 5]:
-        assert run(took, line) < 2000, line[:10]  # it is a few; by all pairs of characters, many seconds
+        assert run(took, line) < 4000, line[:10]  # it is a few; by all pairs of characters, many seconds
