@@ -14,9 +14,10 @@ import platform
 import shutil
 import stat
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from gpu.kernels.scratch import open_scratch
 
 SOURCE = Path(__file__).parent / "src"
 COMPILERS = ("c++", "g++", "clang++")
@@ -60,8 +61,8 @@ def built_library(cache_directory: Path, options: Sequence[str] = ()) -> Path:
         return library
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=library.parent) as scratch:
-            made = Path(scratch) / library.name
+        with open_scratch(library.parent) as scratch:
+            made = scratch / library.name
             logger.info("building the CPU kernels with %s (once; some seconds)", compiler)
             _compile(compiler, options, made)
             made.replace(library)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +20,7 @@ import numpy as np
 
 from gpu.kernels.laid_out_file import ALIGNMENT, MAGIC, Entry, Index, laid_out_path, read_index
 from gpu.kernels.layout import FORMATS, Format, laid_out_bytes, lay_out
+from gpu.kernels.scratch import open_scratch
 from gpu.weights import WeightSource
 
 __all__ = [
@@ -94,8 +94,8 @@ def make_laid_out(
         return True
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as scratch:
-            made = Path(scratch) / path.name
+        with open_scratch(path.parent) as scratch:
+            made = scratch / path.name
             with made.open("wb") as file:
                 write_laid_out(file, stacks, source, lanes, report)
                 os.fsync(file.fileno())
