@@ -86,17 +86,10 @@ class Playground {
       button("Import", () => this.#file.choose(), { class: "quiet" }),
       button("Clear", () => this.#clear(), { class: "quiet" }),
     );
+    const talk = [tools, this.welcome.root, this.#transcript.root, this.#notice, this.composer.root];
     section.append(
       element("div", { class: "side" }, settings),
-      element(
-        "div",
-        { class: "talk" },
-        tools,
-        this.welcome.root,
-        this.#transcript.root,
-        this.#notice,
-        this.composer.root,
-      ),
+      element("div", { class: "talk" }, ...talk),
       this.#transcript.tip.root,
       this.#code.root,
       this.#announcer.root,
