@@ -18,7 +18,7 @@ from app.commands.ending import status_of, tell
 from app.commands.interruption import STATUS, unless_interrupted
 from app.logs import takes_colours
 from app.settings import SERVER, Settings
-from protocol.errors import StartError, TrillmError
+from protocol.errors import CheckpointError, StartError, TrillmError
 
 if TYPE_CHECKING:
     from app.checkpoints.resolve import Checkpoint
@@ -104,6 +104,7 @@ async def look(
     find_listener: Callable[[Settings], Awaitable[Listener | None]],
 ) -> Seen:
     """`probe` asks who loads torch, `find_listener` who listens where the server would."""
+    from app.checkpoints.resolve import is_path
     from app.checkup.finding import Finding, Mark
     from app.checkup.machine import look_around
     from app.checkup.machine_findings import machine_findings, no_torch, sizes_that_fit
@@ -119,7 +120,11 @@ async def look(
         try:
             checkpoint = await trio.to_thread.run_sync(_found, model, settings)
         except TrillmError as error:
-            about_model.append(Finding("model", Mark.FAIL, error.message))
+            is_of_hub = isinstance(error, CheckpointError) and not is_path(model)
+            remedy = (
+                f"if its download was cut off, {pull_command(model, settings)} goes on with it" if is_of_hub else ""
+            )
+            about_model.append(Finding("model", Mark.FAIL, error.message, remedy))
         else:
             is_missing = checkpoint is None
     if model is not None and is_missing:

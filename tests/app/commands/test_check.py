@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -32,7 +33,7 @@ sys.exit(status)
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Of a server with a cache of its own."""
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))  # read once, from a variable
     return Settings(download_dir=tmp_path / "cache", port=0)
 
 
@@ -83,6 +84,19 @@ async def test_a_model_of_the_hub_that_is_not_fetched_yet_is_not_fetched(setting
         assert told["model"].remedy == f"trillm pull {name} --download-dir {tmp_path / 'cache'} fetches it"
     assert not (tmp_path / "hub").exists()
     assert not (tmp_path / "cache").exists()
+
+
+async def test_a_model_whose_download_was_cut_off_is_told_with_how_it_goes_on(
+    settings, checkpoint: Path, tmp_path: Path
+):
+    repository = tmp_path / "hub" / "models--some--model"
+    shutil.copytree(checkpoint, repository / "snapshots" / "abc")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    told = await looked("some/model", settings, Prober())
+    assert told["model"].mark is Mark.FAIL
+    assert "no weights" in told["model"].text
+    assert told["model"].remedy.startswith("if its download was cut off, trillm pull some/model")
 
 
 def test_what_is_to_be_fetched_is_told_with_the_revision_that_was_asked_for():
