@@ -49,17 +49,28 @@ class Load:
 
 
 async def find_server(client: ApiClient, model: str | None, seconds: float) -> str:
-    """The model to ask, once the server is up, for which there are so many seconds. Raises NoAnswerError, RefusedError
-    (at once for a key that it does not take) and NotFoundError."""
+    """The model to ask, once the server is ready, for which there are so many seconds. Raises NoAnswerError,
+    RefusedError (at once for a key that it does not take) and NotFoundError."""
     deadline = trio.current_time() + seconds
     while True:
         try:
-            return await chosen_model(client, model)
+            found = await chosen_model(client, model)
+            await _check_ready(client)
+            return found
         except (NoAnswerError, RefusedError) as error:
             is_key_wrong = isinstance(error, RefusedError) and error.answered in (401, 403)
             if is_key_wrong or trio.current_time() >= deadline:
                 raise
         await trio.sleep(READY_SECONDS)
+
+
+async def _check_ready(client: ApiClient) -> None:
+    """By trillm's /ready; other servers have none, and tell their models only when they are. Raises RefusedError."""
+    try:
+        await client.ask("GET", "/ready")
+    except RefusedError as error:
+        if error.answered == 503:
+            raise RefusedError(f"{error.message} (--ready-check-timeout-sec 60 waits for it)", 503) from error
 
 
 async def find_vocabulary(client: ApiClient, model: str, *, takes_ids: bool) -> Vocabulary:

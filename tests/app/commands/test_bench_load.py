@@ -150,6 +150,32 @@ async def test_a_server_that_comes_up_is_waited_for(autojump_clock: trio.testing
         assert await find_server(client, None, 10.0) == "first"
 
 
+async def test_a_server_that_tells_its_models_before_it_is_ready_is_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def loads(talk: Talk) -> None:
+        if talk.received.target != "/ready":
+            await lists_models(talk)
+        elif trio.current_time() < 5:
+            await talk.whole({"error": {"message": "Not ready: engine-0: load"}}, 503)
+        else:
+            await talk.whole({"ready": True})
+
+    async with open_client(loads) as (client, _):
+        with pytest.raises(RefusedError, match=r"Not ready: engine-0: load \(--ready-check-timeout-sec 60 waits"):
+            await find_server(client, None, 0.0)
+        assert await find_server(client, None, 10.0) == "first"
+    assert 5 <= trio.current_time() < 7
+
+
+async def test_a_server_without_readiness_is_ready_when_it_tells_its_models() -> None:
+    async def has_no_such_route(talk: Talk) -> None:
+        await (lists_models(talk) if talk.received.target == "/v1/models" else talk.whole({"detail": "no"}, 404))
+
+    async with open_client(has_no_such_route) as (client, _):
+        assert await find_server(client, None, 0.0) == "first"
+
+
 async def test_a_wrong_key_is_not_waited_with(autojump_clock: trio.testing.MockClock) -> None:
     async def asks_for_a_key(talk: Talk) -> None:
         await talk.whole({"error": {"message": "Unauthorized"}}, 401)
