@@ -13,6 +13,20 @@ PATH = "/v1/traces"
 GRPC_PORT = 4317
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _HTTP = "http/protobuf"
+_CREDENTIALS = (
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
+)
+_LIMITS = (
+    "OTEL_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_EVENT_COUNT_LIMIT",
+    "OTEL_SPAN_LINK_COUNT_LIMIT",
+)
 
 
 def traces_url(endpoint: str) -> str:
@@ -57,3 +71,16 @@ def check_protocol(environment: Mapping[str, str]) -> None:
                     f"{name}={protocol[:40]}: traces are sent as {_HTTP} only; unset it, or set it to that"
                 )
             return
+
+
+def check_limits(environment: Mapping[str, str]) -> None:
+    """Raises StartError for those of spans that OpenTelemetry could not be loaded with."""
+    for name in _LIMITS:
+        text = environment.get(name, "").strip()
+        if text and not (text.isascii() and text.isdigit() and len(text) <= 9):
+            raise StartError(f"{name} must be a number from 0 to 999999999, or empty, not {text[:40]!r}")
+
+
+def has_credential_provider(environment: Mapping[str, str]) -> bool:
+    """Whether a package of the operator's makes the requests to the collector."""
+    return any(environment.get(name) for name in _CREDENTIALS)

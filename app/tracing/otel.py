@@ -7,6 +7,7 @@ app/tracing/start.py, only with --otlp-traces-endpoint.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from opentelemetry.trace import (
 )
 
 from app.tracing.collector_session import CollectorSession
-from app.tracing.endpoint import hint, shown
+from app.tracing.endpoint import has_credential_provider, hint, shown
 from app.tracing.export import SpanExport
 from app.tracing.request_trace import Outcome, RequestTrace, ToolSpan
 from app.tracing.span import Attributes, SpanRecord
@@ -74,7 +75,8 @@ class OtlpSender:
     """Sends batches over HTTP, in whatever thread calls it."""
 
     def __init__(self, url: str) -> None:
-        self._exporter = OTLPSpanExporter(endpoint=url, session=CollectorSession())
+        session = None if has_credential_provider(os.environ) else CollectorSession()
+        self._exporter = OTLPSpanExporter(endpoint=url, session=session)
         self._url = url
         self._words = LastWords()
         own = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from app.tracing.endpoint import FLAG, check_protocol, traces_url
+from app.tracing.endpoint import FLAG, check_limits, check_protocol, traces_url
 from protocol.errors import StartError
 
 if TYPE_CHECKING:
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from app.tracing.otel import OtelSource
 
 _NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
-MAX_QUEUE, MAX_BATCH, DELAY_MILLISECONDS = 8192, 128, 2000
-"""Unless OTEL_BSP_MAX_QUEUE_SIZE, OTEL_BSP_MAX_EXPORT_BATCH_SIZE and OTEL_BSP_SCHEDULE_DELAY say otherwise. To make a
-message of a batch takes some 5 ms, in which nobody else gets far."""
+_QUEUE, _BATCH, _DELAY = "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "OTEL_BSP_SCHEDULE_DELAY"
+_NUMBERS = {_QUEUE: 8192, _BATCH: 128, _DELAY: 2000}
+"""Unless the environment says otherwise. The delay is in milliseconds. To make a message of a batch takes some 5 ms, in
+which nobody else gets far."""
 MOST_IN_QUEUE = 2**20
 
 
@@ -43,6 +44,9 @@ def check_tracing(endpoint: str | None, environment: Mapping[str, str] = os.envi
     """Raises StartError for traces that are asked for and cannot be had. Before anything is started."""
     if is_wanted(endpoint, environment):
         check_protocol(environment)
+        check_limits(environment)
+        for name, default in _NUMBERS.items():
+            number(environment, name, default)
         if not is_installed():
             raise StartError(f"{FLAG} needs OpenTelemetry, which is not installed: run `scripts/install otel`")
 
@@ -72,16 +76,15 @@ def open_tracing(
     if endpoint is None or not is_wanted(endpoint, environment):
         return None
     check_tracing(endpoint, environment)
-    from app.tracing.otel import OtelSource, open_export, resource
-
-    export = open_export(
-        traces_url(endpoint),
-        max_queue=number(environment, "OTEL_BSP_MAX_QUEUE_SIZE", MAX_QUEUE),
-        max_batch=number(environment, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", MAX_BATCH),
-        delay=number(environment, "OTEL_BSP_SCHEDULE_DELAY", DELAY_MILLISECONDS) / 1000,
-    )
+    queue, batch, delay = (number(environment, name, default) for name, default in _NUMBERS.items())
     propagators = environment.get("OTEL_PROPAGATORS", "tracecontext")
-    source = OtelSource(resource(service, version, server), export.put, version)
+    try:
+        from app.tracing.otel import OtelSource, open_export, resource
+
+        export = open_export(traces_url(endpoint), max_queue=queue, max_batch=batch, delay=delay / 1000)
+        source = OtelSource(resource(service, version, server), export.put, version)
+    except Exception as error:  # somebody else's code, which OTEL_* variables reach without us
+        raise StartError(f"{FLAG}: OpenTelemetry cannot be set up: {error or type(error).__name__}"[:500]) from error
     return Tracing(source, export, "tracecontext" in propagators.split(","))
 
 

@@ -71,6 +71,27 @@ def test_a_number_of_the_environment_that_is_none_is_refused(text: str) -> None:
     assert number({}, "OTEL_BSP_MAX_QUEUE_SIZE", 5) == 5
 
 
+@pytest.mark.parametrize("name", ["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"])
+@pytest.mark.parametrize("text", ["none", "x", "-5", "1.5", "9" * 5000])
+def test_a_limit_that_opentelemetry_cannot_be_loaded_with_is_refused_before_anything_starts(name, text) -> None:
+    with pytest.raises(StartError, match=f"{name} must be a number from 0 to 999999999, or empty"):
+        check_tracing(URL, {name: text})
+    check_tracing(URL, {name: " "})
+    check_tracing(URL, {name: "0"})
+    check_tracing(None, {name: text})
+
+
+def test_numbers_of_the_queue_are_checked_before_anything_starts() -> None:
+    with pytest.raises(StartError, match="OTEL_BSP_SCHEDULE_DELAY must be a number"):
+        check_tracing(URL, {"OTEL_BSP_SCHEDULE_DELAY": "soon"})
+
+
+def test_whatever_else_keeps_opentelemetry_from_being_set_up_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", "nobody")
+    with pytest.raises(StartError, match="OpenTelemetry cannot be set up: Requested component 'nobody' not found"):
+        open_tracing(URL, "1", None, {})
+
+
 def test_nothing_of_opentelemetry_is_loaded_by_a_server_without_traces() -> None:
     code = (
         "import sys, app.hypercorn_command, app.cli, app.factory, app.launch, app.serving\n"
