@@ -4,6 +4,7 @@ found out before any process is started."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import socket
@@ -89,7 +90,12 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     except OSError as error:
         listener.close()
         shown = f"[{host}]" if ":" in host else host
-        raise StartError(f"cannot listen on {shown}:{port}: {error.strerror or error}") from error
+        hint = (
+            "; use another --port, or see by `trillm check` who listens there"
+            if error.errno == errno.EADDRINUSE
+            else ""
+        )
+        raise StartError(f"cannot listen on {shown}:{port}: {error.strerror or error}{hint}") from error
     return listener
 
 

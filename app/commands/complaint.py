@@ -38,7 +38,8 @@ def _sentence(error: CycloptsError, command: str | None, commands: Sequence[str]
         case UnknownCommandError():
             return _unknown_command((error.unused_tokens or [""])[0], commands)
         case UnusedCliTokensError():
-            return f"{command or 'trillm'} does not take {short((error.unused_tokens or [''])[0])}"
+            quotes = ': a question of several words stands in quotes, as trillm chat "..."' if command == "chat" else ""
+            return f"{command or 'trillm'} does not take {short((error.unused_tokens or [''])[0])}{quotes}"
         case RepeatArgumentError() if error.token is not None:
             return f"{_written(error)} is given more than once"
         case MissingArgumentError() if error.unused_tokens and error.unused_tokens[0].startswith("-"):

@@ -35,7 +35,7 @@ async def test_an_address_that_is_taken(checkpoint: Path) -> None:
         port = taken.getsockname()[1]
         sentence = await said("app.cli", "serve", str(checkpoint), "--load-format", "dummy", "--port", str(port))
 
-    assert f"cannot listen on 127.0.0.1:{port}" in sentence
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use; use another --port" in sentence
 
 
 async def test_a_host_that_does_not_exist(checkpoint: Path) -> None:

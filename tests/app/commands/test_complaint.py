@@ -26,6 +26,7 @@ from tests.helpers.command_line import say
         ("serve --no-enable-log-requests", "there is no --no-enable-log-requests: leave --enable-log-requests out"),
         ("serve --http2 false", "false is no model: a switch is on by its name alone, and off as --no-NAME"),
         ("serve one two", "serve does not take 'two'"),
+        ("chat why not", "chat does not take 'not': a question of several words stands in quotes"),
         ("serv", "there is no command 'serv'; did you mean serve?"),
         ("Qwen/Qwen3-0.6B", "did you mean `trillm serve Qwen/Qwen3-0.6B`?"),
         ("model.gguf", "did you mean `trillm serve model.gguf`?"),
