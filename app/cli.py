@@ -20,7 +20,7 @@ from app.commands.chat import chat
 from app.commands.check import check
 from app.commands.complaint import complaint
 from app.commands.completion import completion
-from app.commands.ending import refuse, tell
+from app.commands.ending import flushed, refuse, tell
 from app.commands.help_page import Layout, command_page, start_page
 from app.commands.help_wanted import HelpWanted, help_wanted
 from app.commands.interruption import STATUS as INTERRUPTED
@@ -28,6 +28,7 @@ from app.commands.proxy import proxy
 from app.commands.pull import pull
 from app.commands.serve import serve
 from app.commands.sources import config_sources, settings_file
+from app.commands.standard_streams import open_what_is_closed
 from app.commands.status import status
 from app.commands.version import version
 from app.logs import takes_colours
@@ -99,6 +100,8 @@ def run(words: Sequence[str]) -> int:
         return MISUSED
     except TrillmError as error:
         return refuse(error.message)
+    except OSError as error:  # such as a full disk, for what was asked for
+        return refuse(str(error))
 
 
 def show_help(wanted: HelpWanted, commands: dict[str, App]) -> int:
@@ -129,14 +132,16 @@ def show_what_can_be_shown() -> None:
 
 
 def main() -> None:
+    open_what_is_closed()
     words = sys.argv[1:]
     signal.signal(signal.SIGTERM, told_to_stop(words))
     show_what_can_be_shown()
     keep_files_ours()
     try:
-        sys.exit(run(words))
+        status = run(words)
     except KeyboardInterrupt:  # a command that has anything to say of it has said it
-        sys.exit(INTERRUPTED)
+        status = INTERRUPTED
+    sys.exit(flushed(status))
 
 
 def told_to_stop(words: Sequence[str]) -> Callable[[int, FrameType | None], NoReturn]:

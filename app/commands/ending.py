@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from app.commands.closed_output import nobody_reads
 from protocol.errors import TrillmError
-from protocol.log_lines import LogStyle, style_of
+from protocol.log_lines import LogStyle, safe, style_of
+
+MOST_CHARACTERS = 4000
+"""Of a line for the operator: what was given may be longer than a screen."""
 
 logger = logging.getLogger("trillm")
 
@@ -40,15 +44,40 @@ def tell(text: str) -> int:
         print(shown, flush=True)  # noqa: T201  it is what was asked for
     except BrokenPipeError:  # as by `| head`
         nobody_reads()
+    except OSError as error:  # as of a full disk
+        nobody_reads()
+        return not_written(error)
     return 0
+
+
+def flushed(status: int) -> int:
+    """The exit status once everything is written that was asked for: the one given, if it could be."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nobody_reads()
+    except OSError as error:
+        nobody_reads()
+        return status or not_written(error)
+    return status
+
+
+def not_written(error: OSError) -> int:
+    return refuse(f"what was asked for cannot be written to standard output: {error.strerror}")
 
 
 def refuse(message: str) -> int:
     """One sentence for the operator, or one a line, and the exit status. Where programs read the log it is one of its
     lines, and no less grave than others: it says why nothing is served."""
+    lines = [short_line(line) for line in message.split("\n")]
     if style_of(logging.getLogger()) in (LogStyle.JSON, LogStyle.JOURNAL):
-        for line in message.splitlines():
+        for line in lines:
             logger.critical("%s", line)
     else:
-        print(f"trillm: {message}", file=sys.stderr)  # noqa: T201  the operator may have no log
+        with suppress(OSError):  # the status says it as well
+            print("trillm: " + "\n".join(safe(line) for line in lines), file=sys.stderr)  # noqa: T201
     return 1
+
+
+def short_line(line: str) -> str:
+    return line if len(line) <= MOST_CHARACTERS else line[:MOST_CHARACTERS] + "…"

@@ -13,7 +13,7 @@ import trio
 
 from app.cli import show_what_can_be_shown, told_to_stop
 from app.commands.chat_printer import Printer
-from app.commands.ending import status_of, tell
+from app.commands.ending import refuse, status_of, tell
 from app.commands.sources import warn_of_unknown_variables
 from app.logs import quieten_libraries
 from protocol.errors import StartError
@@ -92,3 +92,44 @@ def test_nobody_has_to_read_to_the_end() -> None:
         shown.stdout.close()
         _, said = shown.communicate(timeout=60)
     assert (shown.returncode, said) == (0, b"")
+
+
+def run_in_shell(words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m app.cli {words}"], capture_output=True, text=True, timeout=60
+    )  # fmt: skip
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_reason_to_fail(closed: str) -> None:
+    done = run_in_shell(f"version {closed}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.process
+def test_what_is_opened_never_takes_a_closed_streams_place() -> None:
+    code = (
+        "import os; from app.commands.standard_streams import open_what_is_closed; open_what_is_closed(); "
+        "print(*(os.readlink(f'/proc/self/fd/{n}') for n in (0, 2)), os.open('/', os.O_RDONLY))"
+    )
+    done = subprocess.run(
+        ["bash", "-c", f'{sys.executable} -c "{code}" <&- 2>&-'], capture_output=True, text=True, timeout=60
+    )
+    first, second, opened = done.stdout.split()
+    assert (first, second) == ("/dev/null", "/dev/null")
+    assert int(opened) > 2
+
+
+@pytest.mark.process
+def test_a_full_disk_is_told_in_a_sentence() -> None:
+    done = run_in_shell("version > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "trillm: what was asked for cannot be written to standard output: No space left on device\n"
+
+
+def test_a_refusal_moves_no_terminal_and_fits_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refuse("no \x1b[31m\u202e\nSee this. " + "x" * 10_000) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("trillm: no \\x1b[31m\\u202e\nSee this. xxx")
+    assert len(said) < 5000
