@@ -29,7 +29,7 @@ export function start(api) {
 
 class Playground {
   #api;
-  #keeper = new Keeper();
+  #keeper = new Keeper(() => this.#present);
   /** @type {import("./chat_choices.js").Choices} */ #choices;
   #served = NOTHING_SERVED;
   /** @type {Turn | null} while an answer comes */ #running = null;
@@ -104,6 +104,10 @@ class Playground {
 
   get #messages() {
     return this.#transcript.messages;
+  }
+
+  get #present() {
+    return { choices: this.#choices, messages: this.#messages };
   }
 
   /** Show a conversation from its beginning. @param {import("./chat_conversation.js").Message[]} messages */
@@ -192,7 +196,7 @@ class Playground {
   #keep() {
     clearTimeout(this.#keeping);
     this.#keeping = 0;
-    const told = this.#keeper.keep({ choices: this.#choices, messages: this.#messages });
+    const told = this.#keeper.keep(this.#present);
     if (told) this.#tell(told);
   }
 

@@ -90,7 +90,7 @@ export function readChoices(given) {
     if (typeof value !== typeof usual || Array.isArray(usual)) continue;
     if (ONE_OF[name]?.includes(value) ?? true) choices[name] = value;
   }
-  choices.mcp = Array.isArray(given?.mcp) ? given.mcp.map(String) : [];
+  choices.mcp = Array.isArray(given?.mcp) ? given.mcp.filter((/** @type {any} */ label) => typeof label === "string") : [];
   const sampling = Object.entries(choices.sampling ?? {});
   choices.sampling = Object.fromEntries(sampling.filter(([name, value]) => isKnown(name) && typeof value === "number"));
   return choices;

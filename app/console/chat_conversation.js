@@ -97,7 +97,7 @@ function readAnswer(given, at) {
   if (!Array.isArray(given.parts)) {
     if (given.reasoning) answer.parts.push({ kind: "thought", text: string(given.reasoning, at) });
     if (given.content) answer.parts.push({ kind: "text", text: plain(given.content, at), tokens: [] });
-    for (const call of given.tool_calls ?? []) {
+    for (const call of list(given.tool_calls, at)) {
       const { name, arguments: sent } = call?.function ?? {};
       answer.parts.push({
         kind: "call",
@@ -117,9 +117,9 @@ function readAnswer(given, at) {
     usage: isUsage ? usage : null,
     firstSeconds: number(firstSeconds),
     rate: number(rate),
-    finish: String(finish ?? ""),
+    finish: typeof finish === "string" ? finish : "",
     isStopped: isStopped === true,
-    error: String(error ?? ""),
+    error: typeof error === "string" ? error : "",
   };
   return answer;
 }
@@ -135,12 +135,12 @@ const FIELDS = {
 
 /** @param {any} given @param {number} at @returns {Part} */
 function readPart(given, at) {
-  const names = FIELDS[/** @type {keyof typeof FIELDS} */ (given?.kind)];
+  const names = Object.hasOwn(FIELDS, given?.kind) && FIELDS[/** @type {keyof typeof FIELDS} */ (given.kind)];
   if (!names) throw new Error(`messages[${at}] has a part of no known kind`);
   /** @type {any} */
   const part = { kind: given.kind };
   for (const name of names) part[name] = string(given[name], at);
-  if (part.kind === "list") part.tools = (given.tools ?? []).map(String);
+  if (part.kind === "list") part.tools = list(given.tools, at).map((tool) => string(tool, at));
   if (part.kind === "text") {
     part.tokens = Array.isArray(given.tokens) && given.tokens.every(isToken) ? given.tokens : [];
   }
@@ -168,6 +168,13 @@ function words(given, at) {
 function string(value, at) {
   if (typeof value === "string") return value;
   throw new Error(`messages[${at}] has no text where one belongs`);
+}
+
+/** @param {any} value @param {number} at @returns {any[]} */
+function list(value, at) {
+  if (value === undefined || value === null) return [];
+  if (Array.isArray(value)) return value;
+  throw new Error(`messages[${at}] has no list where one belongs`);
 }
 
 /** Text, or text in parts. @param {any} content @param {number} at */

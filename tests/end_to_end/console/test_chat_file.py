@@ -98,3 +98,35 @@ def test_the_model_of_a_file_is_chosen_though_the_list_of_models_comes_later(bro
         expect(page.get_by_role("article", name="You")).to_be_visible()
         asked[0].fulfill(json=listed)
         expect(page.get_by_label("Model", exact=True)).to_have_value("other")
+
+
+def test_each_tab_keeps_its_own_conversation_and_a_new_one_finds_the_last(browser: Browser, served: ThreadedServer):
+    with open_page(browser, chat(served)) as page:
+        question = "article[aria-label=You]"
+        import_file(page, kept(role="user", content="In the first tab"))
+        expect(page.locator(question)).to_contain_text("In the first tab")
+        other = page.context.new_page()
+        other.goto(chat(served))
+        expect(other.locator(question)).to_contain_text("In the first tab")
+        import_file(other, kept(role="user", content="In the other tab"))
+        expect(other.locator(question)).to_contain_text("In the other tab")
+        page.wait_for_function("sessionStorage[`trillm.chat ${location.pathname}`]")
+        for tab, words in ((page, "In the first tab"), (other, "In the other tab")):
+            tab.reload()
+            expect(tab.locator(question)).to_contain_text(words)
+        other.close()
+
+
+BAD_LIST = {"kind": "list", "label": "a", "error": "", "tools": [{"toString": 1}]}
+
+
+def test_what_is_wrong_with_a_file_is_said_in_words(browser: Browser, served: ThreadedServer):
+    told = {
+        "messages[0] has no list where one belongs": {"tool_calls": {"a": 1}},
+        "messages[0] has a part of no known kind": {"parts": [{"kind": "toString"}]},
+        "messages[0] has no text where one belongs": {"parts": [BAD_LIST]},
+    }
+    with open_page(browser, chat(served)) as page:
+        for words, answer in told.items():
+            import_file(page, kept(role="assistant", **answer))
+            expect(page.locator("#chat .notice")).to_have_text(f"conversation.json cannot be read: {words}")
