@@ -1,4 +1,4 @@
-"""Entry point of every child process: `python -m actors.child NAME PARENT_PID LOG_LEVEL LOG_STYLE`.
+"""Entry point of every child process: `python -P -m actors.child NAME PARENT_PID LOG_LEVEL LOG_STYLE`.
 
 Reads its spec from stdin, answers over what was stdout, runs its actor's main, and leaves when stdin closes: then the
 parent is gone. Each kind of actor makes its links in its own main's `run_…_process`. A standby reads what it is to be

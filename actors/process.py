@@ -172,8 +172,9 @@ def how_to_log(root: logging.Logger) -> tuple[str, str]:
 
 @asynccontextmanager
 async def open_process(spec: ActorSpec, name: str) -> AsyncIterator[ChildProcess]:
-    """Start `python -m actors.child NAME`, or for an API server the app's own entry, and hand it its spec; on leaving,
-    however it comes, the child is stopped.
+    """Start `python -P -m actors.child NAME`, or for an API server the app's own entry, and hand it its spec; on
+    leaving, however it comes, the child is stopped. (-P: where the server was started there may be an `actors` of
+    somebody else's.)
 
     Raises OSError if no process can be had.
 
@@ -182,7 +183,7 @@ async def open_process(spec: ActorSpec, name: str) -> AsyncIterator[ChildProcess
     """
     entry, inherited = (API_ENTRY, spec.listeners) if isinstance(spec, ApiSpec) else (ENTRY, [])
     popen = subprocess.Popen(  # noqa: ASYNC220  some milliseconds, and it has to be this thread
-        [sys.executable, "-m", entry, name, str(os.getpid()), *how_to_log(logging.getLogger())],
+        [sys.executable, "-P", "-m", entry, name, str(os.getpid()), *how_to_log(logging.getLogger())],
         pass_fds=inherited,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

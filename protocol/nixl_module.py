@@ -6,7 +6,7 @@ import importlib.util
 
 MODULES = ("nixl_cu13", "nixl_cu12", "nixl_rocm")
 """Its builds, any of which moves host memory. Not `nixl`, which loads torch to choose among them."""
-HOW_TO_INSTALL = "NIXL is not installed: pip install 'trillm[nixl]'"
+HOW_TO_INSTALL = "NIXL is not installed: scripts/install nixl"
 
 
 def nixl_module() -> str | None:

@@ -10,7 +10,7 @@ import trio
 from protocol.errors import StartError
 from protocol.machine import ProbeAsked, Probed
 
-COMMAND = (sys.executable, "-m", "gpu.probe")
+COMMAND = (sys.executable, "-P", "-m", "gpu.probe")
 SECONDS = 120.0
 """torch takes some seconds to load, and a minute from a slow disk."""
 

@@ -64,7 +64,7 @@ def test_transports_are_those_there_are_and_are_installed(monkeypatch) -> None:
 
     assert "transports has 'rdma', and there are only shm, nixl, tcp" in refused("tcp", "rdma")
     monkeypatch.setattr(kv_config, "nixl_module", lambda: None)
-    assert "NIXL is not installed: pip install 'trillm[nixl]'" in refused("nixl")
+    assert "NIXL is not installed: scripts/install nixl" in refused("nixl")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.helpers.server import open_process
+from tests.helpers.server import READY, open_process
 
 pytestmark = pytest.mark.process
 
@@ -118,6 +118,15 @@ async def test_sigterm_while_the_engine_starts_is_a_quiet_end(checkpoint: Path) 
         assert await server.wait() == 0
         await server.until_silent()
         assert "Traceback" not in "\n".join(server.log)
+
+
+async def test_packages_of_others_where_it_is_started_are_not_taken_for_its_own(checkpoint, tmp_path) -> None:
+    for name in ("actors", "gpu", "protocol"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('somebody else's')")
+    command = [sys.executable, "-P", "-m", "app.cli", "serve", str(checkpoint), "--load-format", "dummy", "--port", "0"]
+    async with open_process(command, where=tmp_path) as server:
+        await server.until_said(READY)
 
 
 async def test_all_processes_log_as_little_as_the_server_is_told_to(checkpoint: Path, tmp_path: Path) -> None:

@@ -114,14 +114,15 @@ class Server:
 
 @asynccontextmanager
 async def open_process(
-    arguments: list[str], *, descriptors: Sequence[int] = (), **environment: str
+    arguments: list[str], *, descriptors: Sequence[int] = (), where: str | Path = "/", **environment: str
 ) -> AsyncIterator[Server]:
     """Run a command and collect its stderr; afterwards it is stopped, and none of its children may be left.
-    `descriptors`: what it inherits besides stdin, stdout and stderr, under the same numbers."""
+    `descriptors`: what it inherits besides stdin, stdout and stderr, under the same numbers; `where`: it is
+    started."""
     directory = tempfile.TemporaryDirectory(prefix="trillm-test-")
     kept = {"TRILLM_RESPONSES_STORE_PATH": f"{directory.name}/responses.sqlite3"}  # not among the user's own
     process = subprocess.Popen(
-        arguments, stderr=subprocess.PIPE, env=os.environ | kept | environment, cwd="/", pass_fds=descriptors
+        arguments, stderr=subprocess.PIPE, env=os.environ | kept | environment, cwd=where, pass_fds=descriptors
     )
     server = Server(process)
     known: dict[str, int] = {}

@@ -96,7 +96,7 @@ class NixlLife:
                 given = (os.getpid(), window.descriptor)
                 sizes = (window.num_frames * window.frame_bytes, window.frame_bytes)
                 popen = subprocess.Popen(  # in this thread, with which the process would end (actors/process.py)
-                    [sys.executable, "-m", ENTRY, *map(str, given + sizes)],
+                    [sys.executable, "-P", "-m", ENTRY, *map(str, given + sizes)],
                     pass_fds=given[1:],
                     stdin=theirs.fileno(),  # a number to be waited for, however many descriptors we have
                     stdout=2,
