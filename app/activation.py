@@ -7,7 +7,6 @@ app/notify.py takes those out of the environment before any child is started.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import stat
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from protocol.errors import StartError
+from protocol.net_address import is_loopback
 
 VARIABLES = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDNAMES")
 FIRST = 3
@@ -28,7 +28,7 @@ def num_given(variables: Mapping[str, str]) -> int:
     told = variables.get("LISTEN_FDS", "")
     if not told or variables.get("LISTEN_PID") != str(os.getpid()):
         return 0
-    if not told.isdecimal() or not int(told) <= MAX_SOCKETS:
+    if not told.isdecimal() or not int(told[:9]) <= MAX_SOCKETS:
         raise StartError(f"LISTEN_FDS must be a number of sockets up to {MAX_SOCKETS}, and is {told[:40]!r}")
     return int(told)
 
@@ -47,7 +47,7 @@ def open_given_sockets(
     with ExitStack() as stack:
         given = []
         for number in range(num_given(variables)):
-            name = f" ({names[number]})" if number < len(names) and names[number] else ""
+            name = f" ({_plain(names[number])})" if number < len(names) and names[number] else ""
             listener = _open(first + number, f"descriptor {first + number}{name} of the service manager")
             given.append(stack.enter_context(listener))
         if not has_key:
@@ -63,6 +63,11 @@ def shown(listener: socket.socket) -> str:
         return f"unix:{name}" if isinstance(name, str) else f"unix:@{os.fsdecode(name[1:])}"
     host, port, *_ = name
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _plain(name: str) -> str:
+    """In one line, and nothing that moves a terminal."""
+    return name if name.isprintable() else repr(name)
 
 
 def _open(descriptor: int, which: str) -> socket.socket:
@@ -98,9 +103,7 @@ def _unfit(listener: socket.socket) -> str:
 def _check_local(listener: socket.socket) -> None:
     if listener.family == socket.AF_UNIX:
         return
-    address = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
-    inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    if not (inner or address).is_loopback:
+    if not is_loopback(listener.getsockname()[0]):
         raise StartError(
             f"the service manager listens on {shown(listener)}, which can be reached from other machines, and there is "
             "no --api-key: give one (or VLLM_API_KEY in the environment), or have it listen on 127.0.0.1"

@@ -24,11 +24,13 @@ def is_name(host: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether it is an address that only this machine reaches. A name is none."""
+    """Whether it is an address that only this machine reaches, of IPv4 also as IPv6 writes it. A name is none."""
     try:
-        return ipaddress.ip_address(address).is_loopback
+        found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
 
 
 def is_local(host: str) -> bool:

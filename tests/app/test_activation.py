@@ -74,9 +74,9 @@ def test_without_sockets_for_this_process_none_are_touched(variables: dict[str, 
     assert num_given(variables) == 0
 
 
-@pytest.mark.parametrize("number", ["-1", "three", str(MAX_SOCKETS + 1), "1 2"])
+@pytest.mark.parametrize("number", ["-1", "three", str(MAX_SOCKETS + 1), "1 2", "9" * 5000])
 def test_a_number_that_cannot_be_is_refused_by_its_limit(number: str) -> None:
-    with pytest.raises(StartError, match=f"up to {MAX_SOCKETS}, and is '{number}'"):
+    with pytest.raises(StartError, match=f"up to {MAX_SOCKETS}, and is '{number[:40]}'"):
         num_given(told(number))
 
 
@@ -102,6 +102,11 @@ def test_what_is_no_socket_or_no_listening_stream_is_named_and_refused(tmp_path:
     left, right = socket.socketpair()
     with left, right:
         assert "does not listen: the server takes its connections itself (Accept=no)" in refusal(left)
+
+
+def test_whatever_it_is_called_that_is_one_line(tmp_path: Path) -> None:
+    with open(tmp_path / "f", "wb") as file:
+        assert "300 ('a\\nb\\x1b') of the service" in refusal(file.fileno(), names="a\nb\x1b")
 
 
 def test_one_that_is_counted_and_not_there_is_named() -> None:

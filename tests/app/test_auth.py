@@ -211,6 +211,8 @@ async def test_one_spelling_per_route_even_with_a_key() -> None:
     [
         (("127.0.0.1", 8000), 200),
         (("::1", 8000), 200),
+        (("::ffff:127.0.0.1", 8000), 200),  # a socket of IPv6 that takes IPv4's connections
+        (("::ffff:192.0.2.1", 8000), 403),
         (("/run/trillm.sock", None), 200),
         (None, 200),
         (("192.0.2.1", 8000), 403),
