@@ -161,6 +161,31 @@ def test_what_is_shown_to_others_has_no_path_in_it():
     assert Contender(server, "1", "", [], server).results().command == ["python", "-m", "app.cli", "model"]
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("--llama-cpp=/home/me/bin/llama-server", "--llama-cpp=llama-server"),
+        ("--out=~/x/y", "--out=y"),
+        ("--out=~me/x", "--out=x"),
+        ("../../me/x", "x"),
+        ("--lora-modules a=/home/me/a,b=/home/me/b", "--lora-modules a=a,b=b"),
+        ("build/bench", "build/bench"),
+        ("owner/model", "owner/model"),
+        ("--x=https://there/v1/y", "--x=https://there/v1/y"),
+        ("/home/me/my model", "my model"),
+    ],
+)
+def test_no_part_of_a_command_line_shows_where_things_are(given: str, shown: str) -> None:
+    assert command_line([given]) == ["scripts/bench", shown]
+
+
+def test_why_a_peer_is_missing_names_no_path_in_the_results(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.setenv("LLAMA_SERVER", str(tmp_path / "nothing"))
+    _, missing = find_peers(["llama.cpp"], {"llama.cpp": None, "vllm": None})
+    assert missing == {"llama.cpp": "LLAMA_SERVER names nothing, which is no program that can be started"}
+    assert str(tmp_path) in capsys.readouterr().err
+
+
 def test_dropped_files_are_as_they_were(tmp_path):
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "file").write_bytes(b"content")

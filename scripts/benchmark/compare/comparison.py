@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ from scripts.benchmark.compare.plan import Plan
 from scripts.benchmark.compare.results import Conditions, Machine, ModelResults, Results, write_results
 from scripts.benchmark.conditions import Moment, governor, memory_bytes, processor, processor_features
 
+_PATH = re.compile(r"(?<![\w.~/:])(?:~\w*|\.{1,2})?(?:/[^\s/:,;'\"]+)+")
+"""But neither a URL's nor one that begins below the working directory."""
 FINDERS = {"llama.cpp": find_llama_cpp, "vllm": find_vllm}
 
 
@@ -34,7 +37,7 @@ def find_peers(peers: Sequence[Peer], given: Mapping[str, Path | None]) -> tuple
         except MissingPeerError as error:
             if given[name] is not None:
                 raise
-            missing[name] = str(error)
+            missing[name] = without_paths(str(error))
             say(f"{name} is not in this: {error}. `scripts/bench --help` says how to install it.")
     return found, missing
 
@@ -66,9 +69,14 @@ def carry_out(
 
 
 def command_line(arguments: Sequence[str]) -> list[str]:
-    """As it can be shown to others: of a path its last part."""
-    shown = [Path(part).name if part.startswith(("/", "~")) else part for part in arguments]
+    """As it can be shown to others."""
+    shown = [Path(part).name if part.startswith(("/", "~")) else without_paths(part) for part in arguments]
     return ["scripts/bench", *shown]
+
+
+def without_paths(text: str) -> str:
+    """Of each path of this machine only the last part."""
+    return _PATH.sub(lambda found: Path(found[0]).name, text)
 
 
 def the_machine() -> Machine:
