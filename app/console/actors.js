@@ -63,12 +63,15 @@ export function restartsOf(actor) {
   return actor.restarts ? counted(actor.restarts, "restart") : "never restarted";
 }
 
-/** Follows the readings and says what has happened, for the list of events. */
+/** Follows the readings and says what has happened, for the list of events. Each process of an actor has an epoch of its
+ * own, and a later one a higher: with several API servers a reading may be of before the last one. */
 export class Happenings {
   /** @type {any} */
   #before = null;
-  /** Names of actors that are down. @type {Set<string>} */
-  #down = new Set();
+  /** Names of actors that are down, with the epoch after which they are up again. @type {Map<string, number>} */
+  #down = new Map();
+  /** The last epoch that was seen of each. @type {Map<string, number>} */
+  #epochs = new Map();
   /** @type {Map<string, number>} */
   #restartedAt = new Map();
 
@@ -84,6 +87,7 @@ export class Happenings {
     if (before === null) return this.#already(house);
     if (Math.abs(before.started_at - house.started_at) > 1) {
       this.#down.clear();
+      this.#epochs = epochsOf(house);
       return [{ level: "warn", text: "the server was started again" }];
     }
     const events = house.actors.flatMap((actor) => this.#ofActor(before, actor, house.now));
@@ -93,8 +97,9 @@ export class Happenings {
   /** @param {any} house */
   #already(house) {
     const died = house.actors.filter((actor) => actor.deaths > 0);
+    this.#epochs = epochsOf(house);
     for (const actor of house.actors) {
-      if (!actor.ready && actor.kind !== "standby") this.#down.add(actor.name);
+      if (!actor.ready && actor.kind !== "standby") this.#down.set(actor.name, actor.epoch - 1);
     }
     return died.map((actor) => ({
       level: "off",
@@ -106,13 +111,17 @@ export class Happenings {
   #ofActor(before, actor, now) {
     const past = before.actors.find((one) => one.name === actor.name);
     if (!past || actor.kind === "standby") return []; // a standby is used up by each restart
+    const known = this.#epochs.get(actor.name) ?? actor.epoch;
+    if (actor.epoch < known) return []; // it was told of already
+    this.#epochs.set(actor.name, actor.epoch);
     const events = [];
-    const isGone = actor.deaths > past.deaths || actor.restarts > past.restarts || (past.pid !== null && actor.pid === null);
-    if (isGone && !(this.#down.has(actor.name) && actor.deaths === past.deaths)) {
+    const isAnother = actor.epoch > known && actor.last_end !== null;
+    const isTold = (this.#down.get(actor.name) ?? -Infinity) >= known;
+    if ((isAnother || (past.pid !== null && actor.pid === null)) && !isTold) {
       events.push({ level: "bad", text: `${actor.name} ended${because(actor)}` });
-      this.#down.add(actor.name);
+      this.#down.set(actor.name, known);
     }
-    if (this.#down.has(actor.name) && actor.ready) {
+    if (actor.ready && actor.epoch > (this.#down.get(actor.name) ?? Infinity)) {
       this.#down.delete(actor.name);
       const isAgain = actor.restarts > 0 || past.last_end !== null;
       if (isAgain) this.#restartedAt.set(actor.name, now);
@@ -121,6 +130,9 @@ export class Happenings {
     return events;
   }
 }
+
+/** @param {any} house @returns {Map<string, number>} */
+const epochsOf = (house) => new Map(house.actors.map((actor) => [actor.name, actor.epoch]));
 
 /** @param {any} actor */
 const because = (actor) => (actor.last_end ? `: ${actor.last_end}` : "");

@@ -226,3 +226,26 @@ def test_no_line_makes_a_pattern_look_at_it_from_each_of_its_characters(run: Run
     }"""
     for line in [*SLOW_LINES, NUMEROUS, NUMEROUS * 5]:
         assert run(took, line) < 4000, line[:10]  # it is a few; by all pairs of characters, many seconds
+
+
+HAPPENINGS = """async (readings) => {
+    const { Happenings } = await load("actors.js");
+    const usual = { name: "output-0", kind: "output", epoch: 4, pid: 9, ready: true, restarts: 0, deaths: 0, last_end: null };
+    const house = { now: 1, started_at: 1, alive: true, run_state: {}, requests: { replayed: 0, condemned: 0 } };
+    const happenings = new Happenings();
+    return readings.map((actor) => happenings.take({ ...house, actors: [{ ...usual, ...actor }] }).map(({ text }) => text));
+}"""
+
+
+def test_a_death_is_told_once_though_api_servers_hear_of_it_at_different_times(run: Run):
+    counted = {"deaths": 1}
+    gone = {"pid": None, "ready": False}
+    coming = {"epoch": 6, "ready": False, "restarts": 1, "deaths": 1, "last_end": "killed by SIGKILL"}
+    back = coming | {"ready": True}
+    ended, ready = "output-0 ended: killed by SIGKILL", "output-0 is ready again"
+    assert run(HAPPENINGS, [{}, counted, coming, counted, back, {}, back]) == [[], [], [ended], [], [ready], [], []]
+    assert run(HAPPENINGS, [{}, gone, {}, gone, back]) == [[], ["output-0 ended"], [], [], [ready]]
+    assert run(HAPPENINGS, [{}, back]) == [[], [ended, ready]]
+    starting = {"epoch": 0, "pid": None, "ready": False}
+    assert run(HAPPENINGS, [starting, {"ready": False}, {}]) == [[], [], ["output-0 is ready"]]
+    assert run(HAPPENINGS, [back, back | {"epoch": 8, "restarts": 2}])[1] == [ended, ready]
