@@ -71,10 +71,15 @@ _COLOURS = {
 }
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # controls, of which C1's move a terminal, too
-    "\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"  # line ends and changes of direction
+    "\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"  # line ends and changes of direction
 )
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "request_id"}
 """Attributes of any record; what else there is was given as `extra`."""
+
+
+def unsafe(character: str) -> bool:
+    """Whether it could end a line, or move a terminal."""
+    return _UNSAFE.match(character) is not None
 
 
 def safe(text: str) -> str:

@@ -13,6 +13,7 @@ import msgspec
 
 from app.api_client.place import Place
 from protocol.errors import TrillmError
+from protocol.log_lines import unsafe
 
 MOST_TEXT = 500
 UNSAID = "without sending a response"
@@ -102,9 +103,15 @@ def message_of(body: bytes) -> str:
     return plain(str(said))[:MOST_TEXT]
 
 
+def ended_by(event: bytes) -> RefusedError:
+    """For a chunk of an answer that has an `error`."""
+    return RefusedError(f"the server ended the answer: {message_of(event)}")
+
+
 def plain(text: str) -> str:
-    """One line without control characters: what strangers say must not move our terminal."""
-    return " ".join("".join(" " if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in text).split())
+    """One line without control characters: what strangers say must not move our terminal, nor turn a line's end to its
+    beginning."""
+    return " ".join("".join(" " if unsafe(c) else c for c in text).split())
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:

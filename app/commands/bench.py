@@ -17,6 +17,7 @@ from app.commands.ending import status_of, tell
 from app.commands.interruption import STATUS, unless_interrupted
 from app.commands.sampling_flags import SamplingFlags
 from app.commands.server_flags import ServerFlags
+from protocol.log_lines import safe
 
 if TYPE_CHECKING:
     from app.api_client.place import Place
@@ -148,4 +149,4 @@ def _save(figures: Figures, load: Load, flags: LoadFlags, results: ResultFlags, 
 
 def _say(text: str) -> None:
     """Beside the figures, which may go into a file."""
-    print(text, file=sys.stderr)  # noqa: T201
+    print(safe(text), file=sys.stderr)  # noqa: T201

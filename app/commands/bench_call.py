@@ -8,7 +8,7 @@ import attrs
 import msgspec
 import trio
 
-from app.api_client.call_error import NoAnswerError
+from app.api_client.call_error import NoAnswerError, ended_by
 from app.api_client.client import ApiClient
 from app.commands.bench_prompts import Prompt
 from protocol.errors import TrillmError
@@ -40,6 +40,7 @@ class _Usage(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
+    error: object = None
 
 
 _DECODER = msgspec.json.Decoder(_Chunk)
@@ -87,8 +88,10 @@ class Outcome:
         return [later - earlier for earlier, later in pairwise(self.times)]
 
     def take(self, event: bytes, now: float) -> None:
-        """Raises msgspec.DecodeError for what is no chunk."""
+        """Raises msgspec.DecodeError for what is no chunk, and RefusedError for one that tells a failure."""
         chunk = _DECODER.decode(event)
+        if chunk.error:
+            raise ended_by(event)
         if chunk.usage is not None:
             self.num_prompt_tokens, self.num_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
         for choice in chunk.choices[:1]:

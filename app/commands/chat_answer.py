@@ -9,7 +9,7 @@ import attrs
 import msgspec
 import trio
 
-from app.api_client.call_error import NoAnswerError
+from app.api_client.call_error import NoAnswerError, ended_by
 from app.api_client.client import Stream
 
 
@@ -45,6 +45,7 @@ class _Usage(msgspec.Struct, frozen=True):
 class _Chunk(msgspec.Struct, frozen=True):
     choices: list[_Choice] = []
     usage: _Usage | None = None
+    error: object = None
 
 
 class Shown(Protocol):
@@ -72,8 +73,10 @@ class Answer:
     last_at: float | None = None
 
     def take(self, event: bytes, now: float, shown: Shown) -> None:
-        """Raises msgspec.DecodeError for what is no chunk of a chat."""
+        """Raises msgspec.DecodeError for what is no chunk of a chat, and RefusedError for one that tells a failure."""
         chunk = _DECODER.decode(event)
+        if chunk.error:
+            raise ended_by(event)
         if chunk.usage is not None:
             self.num_prompt_tokens, self.num_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
         for choice in chunk.choices[:1]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TextIO, final
 
 DIM, BOLD, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
-CONTROLS = {c: None for c in (*range(32), *range(127, 160)) if c not in (9, 10)}
+TURNS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Changes of direction that go on until they are taken back: also over what is not the model's."""
+CONTROLS = {c: None for c in (*range(32), *range(127, 160), *TURNS) if c not in (9, 10)}
 """Escape sequences begin with one of these, also in one byte. Tabs and line breaks may stay."""
 WAITING = "…"
 

@@ -39,8 +39,12 @@ class SamplingFlags:
     """Against tokens of prompt and answer; 1 is none."""
 
     def fields(self) -> dict[str, float | int]:
-        """Those that are set, as requests have them."""
-        return {name: value for name, value in attrs.asdict(self).items() if value is not None}
+        """Those that are set, as requests have them. Raises BadRequestError for what JSON cannot say."""
+        told = {name: value for name, value in attrs.asdict(self).items() if value is not None}
+        for name, value in told.items():
+            if not math.isfinite(value):
+                raise BadRequestError(f"--{name.replace('_', '-')} must be a number with an end, not {value}")
+        return told
 
 
 @attrs.frozen(kw_only=True)

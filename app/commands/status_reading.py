@@ -76,9 +76,9 @@ def with_figures(server: OtherServer, text: str) -> OtherServer:
         running=_total(found.get(RUNNING)),
         waiting=_total(found.get(WAITING)),
         generation_tokens=_total(found.get(TOKENS)),
-        kv_usage=sum(usage) / len(usage) if usage else None,
+        kv_usage=sum(one / len(usage) for one in usage) if usage else None,
     )
 
 
 def _total(values: list[float] | None) -> int | None:
-    return None if values is None else int(sum(values))
+    return None if values is None or not math.isfinite(total := sum(values)) else int(total)

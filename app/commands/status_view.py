@@ -93,7 +93,7 @@ def _state(reading: Reading) -> tuple[str, str]:
 def _headline(house: House, place: str) -> Text:
     word, colour = _state(house)
     text = Text.assemble((f"● {word}", f"bold {colour}"), "  ", (plain(house.model.id), "bold"), f"  {place}\n")
-    told = [f"trillm {house.version}", f"up {duration(house.now - house.started_at)}"]
+    told = [f"trillm {plain(house.version)}", f"up {duration(house.now - house.started_at)}"]
     if house.model.max_model_len:
         told.append(f"context {count(house.model.max_model_len)} tokens")
     if house.model.adapters:

@@ -92,7 +92,7 @@ async def test_chats_are_asked_as_chats_and_thoughts_are_tokens_too(autojump_clo
 
 
 async def test_failures_are_counted_with_their_reasons(autojump_clock: trio.testing.MockClock) -> None:
-    async def fails_in_three_ways(talk: Talk) -> None:
+    async def fails_in_many_ways(talk: Talk) -> None:
         match talk.received.json["max_tokens"]:
             case 1:
                 await talk.whole({"error": {"message": "too many"}}, 429)
@@ -100,16 +100,19 @@ async def test_failures_are_counted_with_their_reasons(autojump_clock: trio.test
                 await says_nothing(talk)
             case 3:
                 await talk.events(text("a"))
+            case 5:
+                await talk.events(text("a") + b'data: { "error": {"message": "lost"}}\n\n' + DONE)
             case _:
                 await talk.events(DONE)
 
     load = Load()
-    prompts = [Prompt("x", number) for number in (1, 1, 2, 3, 4)]
-    async with open_client(fails_in_three_ways) as (client, _):
-        await run_load(client, form(timeout=9.0), prompts, [0.0] * 5, None, load)
+    prompts = [Prompt("x", number) for number in (1, 1, 2, 3, 4, 5)]
+    async with open_client(fails_in_many_ways) as (client, _):
+        await run_load(client, form(timeout=9.0), prompts, [0.0] * 6, None, load)
     figures = figures_of(load.outcomes, load.seconds, (99,), {})
-    told = remarks(figures, load, 5)
-    assert (figures.completed, figures.failed) == (0, 5)
+    told = remarks(figures, load, 6)
+    assert (figures.completed, figures.failed) == (0, 6)
+    assert "failed 1 x: the server ended the answer: lost" in told
     assert told[0] == "failed 2 x: http://server:8000 answered 429: too many"
     assert "failed 1 x: it did not end within 9 s" in told
     assert "failed 1 x: the server broke the answer off before its end" in told

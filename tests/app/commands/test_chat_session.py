@@ -15,6 +15,8 @@ from app.api_client.call_error import NoAnswerError, RefusedError
 from app.commands.chat_conversation import Conversation, Turn
 from app.commands.chat_printer import Printer
 from app.commands.chat_session import ChatSession, talk
+from app.commands.sampling_flags import SamplingFlags
+from protocol.errors import BadRequestError
 from tests.helpers.asked_servers import DONE, chunk, event, open_network, place, serves
 from tests.helpers.fake_upstreams import FakeUpstream, Script, Talk, breaks_off
 
@@ -55,7 +57,7 @@ async def test_a_pipe_gets_the_text_and_nothing_else() -> None:
 
 
 async def test_a_terminal_is_not_commanded_by_a_model() -> None:
-    script = serves(chunk("\x1b]0;title\x07a\x9b2J\r\nb\tc"), chunk(finish_reason="stop"), DONE)
+    script = serves(chunk("\x1b]0;title\x07a\x9b2J\r\nb\u202e\u2066\tc"), chunk(finish_reason="stop"), DONE)
     async with open_session(script) as (session, _, out):
         session.conversation.ask("hi")
         await session.answer()
@@ -90,6 +92,21 @@ async def test_an_answer_that_breaks_off_is_told_and_kept() -> None:
             await session.answer()
     assert out.getvalue() == "half\n"
     assert session.conversation.messages[-1] == Turn("assistant", "half")
+
+
+async def test_a_failure_that_a_chunk_tells_is_no_end_of_an_answer() -> None:
+    fails = chunk(finish_reason="error", error={"message": "lost\x1b"})
+    async with open_session(serves(chunk("half"), fails, DONE), is_terminal=False) as (session, _, out):
+        session.conversation.ask("hi")
+        with pytest.raises(RefusedError, match=r"the server ended the answer: lost$"):
+            await session.answer()
+    assert out.getvalue() == "half\n"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_no_request_can_say_is_refused(value: float) -> None:
+    with pytest.raises(BadRequestError, match="--top-p must be a number with an end"):
+        SamplingFlags(top_p=value).fields()
 
 
 async def test_a_question_that_is_refused_is_not_repeated() -> None:

@@ -60,7 +60,8 @@ def test_what_is_wrong_is_told_with_its_reason() -> None:
 
 
 def test_what_strangers_named_moves_no_terminal() -> None:
-    assert "\x1b" not in shown(house(actors=[actor("engine-0", last_end="\x1b[2J gone")]))
+    said = shown(house(version="\x1b[31m1\u202e", actors=[actor("engine-0", last_end="\x1b[2J gone\u2066")]))
+    assert not {"\x1b", "\u202e", "\u2066"} & set(said)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +182,15 @@ def test_what_is_no_number_is_no_figure() -> None:
     server = OtherServer(ready=True, reason="", models=[])
     text = "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc NaN\n"
     assert with_figures(server, text) == server
+
+
+def test_figures_that_add_up_to_no_number_are_none() -> None:
+    server = OtherServer(ready=True, reason="", models=[])
+    text = "".join(
+        f'vllm:num_requests_running{{engine="{number}"}} 1e308\nvllm:kv_cache_usage_perc{{engine="{number}"}} 1e308\n'
+        for number in range(2)
+    )
+    assert with_figures(server, text) == msgspec.structs.replace(server, kv_usage=1e308)
 
 
 async def test_another_server_that_is_not_well_is_not_ready() -> None:
