@@ -206,6 +206,7 @@ class Playground {
     const isCut = this.#running && last?.role === "assistant";
     if (isCut) last.outcome.isStopped = true;
     if (isCut || this.#keeping) this.#keep();
+    this.#stop(); // the browser ends it, too, but not as the visitor's own doing
   }
 
   // -------------------------------------------------------------------- an answer

@@ -5,6 +5,7 @@ import { announce } from "./announcer.js";
 import { showHouse, showLocked, showLost } from "./frame.js";
 
 const MILLISECONDS = 1000;
+const HIDDEN_MILLISECONDS = 2000; // while nobody sees the page: the charts stay without gaps
 const HURRIED_MILLISECONDS = 300; // while something that is needed is not ready
 const LIMIT_MILLISECONDS = 8000;
 const MOST_MILLISECONDS_BETWEEN_TRIES = 5000;
@@ -21,6 +22,9 @@ export class Poll {
   /** @param {import("./requests.js").Requests} requests */
   constructor(requests) {
     this.#requests = requests;
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden && !this.#requests.isDeclined) this.now();
+    });
   }
 
   /** Without waiting for the next second. */
@@ -48,7 +52,7 @@ export class Poll {
 
   /** @param {number} began */
   #pause(began) {
-    const usual = this.#isHurried ? HURRIED_MILLISECONDS : MILLISECONDS;
+    const usual = document.hidden ? HIDDEN_MILLISECONDS : this.#isHurried ? HURRIED_MILLISECONDS : MILLISECONDS;
     const pause = Math.min(usual * 2 ** Math.max(0, this.#numFailed - 2), MOST_MILLISECONDS_BETWEEN_TRIES);
     return Math.max(0, pause - (performance.now() - began));
   }

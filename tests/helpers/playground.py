@@ -20,6 +20,18 @@ def chat(served: ThreadedServer, root_path: str = "") -> str:
     return f"{served.url}{root_path}/#chat"
 
 
+def until_true(page: Page, condition: str) -> None:
+    """Until the condition, in JavaScript, holds. Playwright's own wait needs eval, which the page's policy forbids."""
+    script = f"""async () => {{
+        for (let tries = 0; tries < 500; tries += 1) {{
+            if ({condition}) return true;
+            await new Promise((goOn) => requestAnimationFrame(goOn));
+        }}
+        return false;
+    }}"""
+    assert page.evaluate(script), condition
+
+
 def say(page: Page, text: str) -> None:
     page.get_by_label("Message", exact=True).fill(text)
     page.keyboard.press("Enter")

@@ -87,6 +87,21 @@ def test_escape_stops_an_answer_and_the_server_s_work_for_it(browser: Browser, s
         served.until_idle()
 
 
+def test_an_answer_that_a_visitor_leaves_is_stopped_and_no_connection_was_lost(
+    browser: Browser, served: ThreadedServer, seed: str
+):
+    with open_page(browser, chat(served)) as page:
+        choose(page, "Sampling", seed=seed)
+        say(page, QUESTION)
+        expect(answers(page).locator(".text")).not_to_be_empty()
+        page.reload()
+        answer = until_answered(page)
+        expect(answer).to_contain_text("stopped")
+        expect(answer.get_by_role("alert")).to_have_count(0)
+        expect(answer.locator(".text")).not_to_be_empty()
+        served.until_idle()
+
+
 def test_an_answer_goes_on_after_its_engine_was_killed_and_the_house_tells_how(
     browser: Browser, served: ThreadedServer, seed: str
 ):

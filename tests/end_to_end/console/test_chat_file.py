@@ -15,7 +15,7 @@ pytest.importorskip("playwright", reason="playwright, which drives the browser, 
 from playwright.sync_api import Browser, Route, expect
 
 from tests.helpers.browser import open_page
-from tests.helpers.playground import chat, choose, import_file, say, text_of, until_answered
+from tests.helpers.playground import chat, choose, import_file, say, text_of, until_answered, until_true
 
 pytestmark = pytest.mark.process
 
@@ -110,7 +110,7 @@ def test_each_tab_keeps_its_own_conversation_and_a_new_one_finds_the_last(browse
         expect(other.locator(question)).to_contain_text("In the first tab")
         import_file(other, kept(role="user", content="In the other tab"))
         expect(other.locator(question)).to_contain_text("In the other tab")
-        page.wait_for_function("sessionStorage[`trillm.chat ${location.pathname}`]")
+        until_true(page, "sessionStorage[`trillm.chat ${location.pathname}`]")
         for tab, words in ((page, "In the first tab"), (other, "In the other tab")):
             tab.reload()
             expect(tab.locator(question)).to_contain_text(words)

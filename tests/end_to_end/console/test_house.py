@@ -14,6 +14,7 @@ pytest.importorskip("playwright", reason="playwright, which drives the browser, 
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.helpers.browser import open_page, screenshot
+from tests.helpers.playground import until_true
 
 pytestmark = pytest.mark.process
 
@@ -79,3 +80,25 @@ def test_each_actor_is_drawn_and_told_in_a_table_and_figures_and_charts_follow_r
         page.set_viewport_size({"width": 400, "height": 800})
         page.wait_for_function(EACH_FITS)
         screenshot(page, "charts-narrow")
+
+
+RECORD_PAUSES = """
+window.pauses = [];
+const later = window.setTimeout;
+window.setTimeout = (call, pause) => {
+    pauses.push(pause);
+    return later(call, pause);
+};
+"""
+
+
+def test_a_page_that_nobody_sees_asks_less_often_until_it_is_seen(browser: Browser, served: ThreadedServer) -> None:
+    with open_page(browser, f"{served.url}/version", expected="favicon") as page:
+        page.add_init_script(RECORD_PAUSES)
+        page.goto(served.url)
+        until_true(page, "pauses.length")
+        assert max(page.evaluate("pauses")) <= 1000
+        page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
+        until_true(page, "pauses.at(-1) > 1000")
+        with page.expect_request("**/house"):
+            page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
