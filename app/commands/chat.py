@@ -51,7 +51,8 @@ def chat(
         git diff | trillm chat "Summarise these changes" --max-tokens 200
         trillm chat --base-url https://llm.example.org --system-prompt "In French."
 
-    Exit status: 0 after an answer, 1 if there was none or only a part, 130 after Ctrl-C.
+    Exit status: 0 after an answer (also one that --max-tokens cuts), 1 if there was none or it broke off, 130 after
+    Ctrl-C.
 
     Parameters
     ----------
@@ -136,6 +137,10 @@ def _question(prompt: str | None) -> str | None:
 
 
 def _ask_once(session: ChatSession, question: str, tells_figures: bool) -> int:
+    from app.commands.chat_session import CUT
+
+    session.notes_cuts = False
+
     async def ask() -> None:
         await session.find_model()
         session.conversation.ask(question)
@@ -145,6 +150,8 @@ def _ask_once(session: ChatSession, question: str, tells_figures: bool) -> int:
         was_over = trio.run(unless_interrupted, ask)
     except BrokenPipeError:
         return nobody_reads()
+    if session.is_cut:
+        print(f"trillm: {CUT}", file=sys.stderr)  # noqa: T201  beside the answer, which may go into a file
     if tells_figures and session.figures:
         print(session.figures, file=sys.stderr)  # noqa: T201  it is what was asked for
     return 0 if was_over else STATUS

@@ -6,8 +6,10 @@ from difflib import get_close_matches
 
 import attrs
 
+from app.commands.sampling_flags import NAMES
+
 HELP = """\
-/help              this
+/help              this list
 /system [TEXT]     show or replace the system prompt ("/system none" takes it away)
 /set [NAME VALUE]  show or change how answers are sampled, as: /set temperature 0.7
 /model [NAME]      show the models, or go on with another one
@@ -52,6 +54,9 @@ def read_line(text: str) -> Say | Order | Mistake:
         return Say(text.strip())
     word, _, rest = text.strip().partition(" ")
     word, rest = OTHER_NAMES.get(word, word), rest.strip()
+    if (setting := word.removeprefix("/").replace("-", "_").lower()) in NAMES:
+        meant = f"/set {setting} {rest[:60] or 'VALUE'}"
+        return Mistake(f"there is no command {word}: did you mean {meant}?")
     if word not in WORDS:
         near = get_close_matches(word, WORDS, 1)
         guess = f"did you mean {near[0]}?" if near else "/help lists commands"

@@ -19,8 +19,11 @@ from app.commands.chat_input import ReadLine, read_text
 from app.commands.chat_line import HELP, Mistake, Order, Say, read_line
 from app.commands.chat_printer import Printer
 from app.commands.interruption import STATUS, unless_interrupted
-from app.commands.sampling_flags import read_setting
-from protocol.errors import TrillmError
+from app.commands.sampling_flags import NAMES, read_setting
+from protocol.errors import BadRequestError, TrillmError
+
+SERVERS_OWN = "the server's own"
+CUT = "cut off: the answer has as many tokens as it may (max_tokens, or the model's context)"
 
 Run = Callable[[Callable[[], Awaitable[object]]], bool]
 """Runs it to its end; false if Ctrl-C came before."""
@@ -42,6 +45,10 @@ class ChatSession:
     tells_figures: bool = True
     figures: str = ""
     """Of the last answer."""
+    is_cut: bool = False
+    """The last answer was, by a limit."""
+    notes_cuts: bool = True
+    """Shown with the answer; otherwise it is for who asked to say."""
     backend: httpcore2.AsyncNetworkBackend | None = None
     """Tests bring their own."""
 
@@ -71,8 +78,9 @@ class ChatSession:
             self.printer.end()
             self.conversation.answered(answer.text)
             self.figures = answer.figures()
-        if answer.finish_reason == "length":
-            self.printer.note("cut off: the answer has as many tokens as it may (max_tokens, or the model's context)")
+        self.is_cut = answer.finish_reason == "length"
+        if self.is_cut and self.notes_cuts:
+            self.printer.note(CUT)
         if self.tells_figures and self.figures:
             self.printer.note(self.figures)
 
@@ -92,26 +100,33 @@ def talk(session: ChatSession, ask: ReadLine, run: Run = run_with_trio) -> int:
     while True:
         try:
             text = read_text(ask)
-            was_over = _do(session, text, run)
         except EOFError:
             printer.note("")
             return 0
         except KeyboardInterrupt:
-            was_over = None
-        if was_over is False:
-            return 0
-        if was_over is None:
             printer.end()
             if was_interrupted:
                 return STATUS
-            printer.note("\nstopped; Ctrl-C once more leaves")
+            printer.note("\nCtrl-C once more leaves; so does Ctrl-D")
+            was_interrupted = True
+            continue
+        try:
+            was_over = _do(session, text, run)
+        except KeyboardInterrupt:  # before trio has taken the signal over, or after
+            was_over = None
+        if was_over is False:
+            return 0
         was_interrupted = was_over is None
+        if was_interrupted:
+            printer.note("\nstopped; Ctrl-C once more leaves")
 
 
 def _do(session: ChatSession, text: str, run: Run) -> bool | None:
     """False to leave, None if it was interrupted."""
     printer = session.printer
     try:
+        if has_strange_bytes(text):
+            raise BadRequestError("that has bytes which are no text in UTF-8")
         match read_line(text):
             case Say(""):
                 return True
@@ -133,6 +148,11 @@ def _do(session: ChatSession, text: str, run: Run) -> bool | None:
         printer.end()
         printer.note(error.message)
     return True
+
+
+def has_strange_bytes(text: str) -> bool:
+    """What a terminal gives that is no character in UTF-8; nothing of it can be sent or saved."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _answer(session: ChatSession, run: Run) -> bool | None:
@@ -176,14 +196,15 @@ def _obey(session: ChatSession, word: str, rest: str) -> None:
 
 def _set(session: ChatSession, rest: str) -> None:
     if not rest:
-        told = ", ".join(f"{name} {value}" for name, value in session.sampling.items())
-        session.printer.note(told or "nothing is set: the server's own settings hold")
+        width = max(map(len, NAMES))
+        told = "\n".join(f"{name:<{width}}  {session.sampling.get(name, SERVERS_OWN)}" for name in NAMES)
+        session.printer.note(told)
         return
     name, _, text = rest.replace("=", " ", 1).partition(" ")
     field, value = read_setting(name, text.strip())
     if value is None:
         session.sampling.pop(field, None)
-        session.printer.note(f"{field} is the server's own")
+        session.printer.note(f"{field} is {SERVERS_OWN}")
     else:
         session.sampling[field] = value
         session.printer.note(f"{field} is {value}")

@@ -40,6 +40,8 @@ def test_a_line_is_for_the_model_or_for_us(text: str, meaning: object) -> None:
     [
         ("/hlep", "did you mean /help?"),
         ("/xyzzy", "/help lists commands"),
+        ("/temperature hot", "did you mean /set temperature hot?"),
+        ("/max-tokens", "did you mean /set max_tokens VALUE?"),
         ("/save", "the name of a file"),
         ("/clear all", "takes nothing"),
     ],

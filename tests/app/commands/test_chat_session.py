@@ -171,6 +171,15 @@ def test_a_conversation_is_repeated_with_each_question() -> None:
     ]
 
 
+def test_bytes_that_are_no_text_cost_no_conversation(tmp_path: Path) -> None:
+    out = io.StringIO()
+    session = session_on(out)
+    saved = tmp_path / "said.md"
+    assert talked(session, ["one", "\udcff", "/system \udcff", f"/save {saved}"], ["first"]) == 0
+    assert out.getvalue().count("that has bytes which are no text in UTF-8") == 2
+    assert saved.read_text() == "**user**\n\none\n\n**assistant**\n\nfirst\n"
+
+
 def test_an_unanswered_question_can_be_asked_again() -> None:
     session = session_on(io.StringIO())
     talked(session, ["a", "/regenerate"], [None, "A"])
@@ -187,7 +196,28 @@ def test_ctrl_c_twice_leaves_and_once_does_not() -> None:
     out = io.StringIO()
     assert talked(session_on(out), [KeyboardInterrupt, "a", KeyboardInterrupt, KeyboardInterrupt, "b"], ["A"]) == 130
     assert "Ctrl-C once more leaves" in out.getvalue()
+    assert "stopped" not in out.getvalue()
     assert talked(session_on(out), ["a", KeyboardInterrupt], [None]) == 130
+    assert "stopped; Ctrl-C once more leaves" in out.getvalue()
+
+
+def test_stopping_one_answer_after_another_loses_no_conversation() -> None:
+    session = session_on(io.StringIO())
+    assert talked(session, ["a", "b", "c", "d"], [None, None, None, "D"]) == 0
+    assert session.conversation.messages[-1] == Turn("assistant", "D")
+
+
+async def test_a_cut_answer_says_so_once() -> None:
+    script = serves(chunk("Hi"), chunk(finish_reason="length"), DONE)
+    async with open_session(script) as (session, _, out):
+        session.conversation.ask("hi")
+        await session.answer()
+        assert out.getvalue().count("cut off") == 1
+        session.notes_cuts = False
+        session.conversation.ask_again()
+        await session.answer()
+    assert session.is_cut
+    assert out.getvalue().count("cut off") == 1
 
 
 def test_commands_change_what_is_sent_and_say_so(tmp_path: Path) -> None:
@@ -196,7 +226,8 @@ def test_commands_change_what_is_sent_and_say_so(tmp_path: Path) -> None:
     lines = ["a", "/set temperature 0.5", "/set top_k=3", "/set top_k none", "/set", "/set x 1", "/hlep", "/quit", "b"]
     assert talked(session, lines, ["A"]) == 0
     assert session.sampling == {"temperature": 0.5}
-    assert "temperature 0.5\n" in out.getvalue()
+    assert "temperature         0.5\n" in out.getvalue()
+    assert "top_k               the server's own\n" in out.getvalue()
     assert "did you mean /help?" in out.getvalue()
 
 
