@@ -176,7 +176,10 @@ class ApiClient:
 
     async def _send(self, method: str, path: str, body: Body | None, seconds: float) -> httpcore2.Response:
         place = self.place
-        content = b"" if body is None else msgspec.json.encode(body)
+        try:
+            content = b"" if body is None else msgspec.json.encode(body)
+        except UnicodeEncodeError as error:  # bytes that a command line or a terminal gave, and that are no characters
+            raise BadRequestError(f"only text in UTF-8 can be sent: {error.reason} in {error.object[:40]!r}") from error
         headers = [(b"host", place.authority.encode()), (b"accept", b"application/json, text/event-stream")]
         if place.key is not None:
             headers.append((b"authorization", f"Bearer {place.key}".encode()))

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from app.api_client.call_error import NoAnswerError, RefusedError
 from app.api_client.models import chosen_model, model_names
-from protocol.errors import NotFoundError
+from protocol.errors import BadRequestError, NotFoundError
 from tests.helpers.asked_servers import DONE, chunk, lists_models, open_client, place, serves
 from tests.helpers.fake_upstreams import Talk, breaks_off, says_nothing
 
@@ -36,6 +36,13 @@ async def test_a_model_that_is_named_will_do_where_a_server_tells_none() -> None
         assert await chosen_model(client, "mine") == "mine"
         with pytest.raises(RefusedError, match="404"):
             await chosen_model(client, None)
+
+
+async def test_what_is_no_text_is_not_sent() -> None:
+    async with open_client(serves(DONE)) as (client, server):
+        with pytest.raises(BadRequestError, match="only text in UTF-8 can be sent"):
+            await client.post("/v1/completions", {"prompt": "a\udcff"}, dict)
+    assert server.had == []
 
 
 async def test_nothing_that_listens_is_told_with_what_to_do() -> None:
