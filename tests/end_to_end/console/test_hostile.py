@@ -89,3 +89,27 @@ def test_an_answer_without_what_is_not_needed_is_whole(browser: Browser, served:
             answer = until_answered(page, count)
             expect(answer.locator(".text")).to_have_text("whole")
             expect(answer.locator(".facts")).not_to_contain_text("in")
+
+
+LEFT_OF = """(paragraph) => {
+    const range = document.createRange();
+    range.selectNodeContents(paragraph);
+    return range.getBoundingClientRect().left - paragraph.getBoundingClientRect().left;
+}"""
+
+
+def test_each_paragraph_begins_where_its_own_writing_does_and_only_the_words_are_printed(
+    browser: Browser, served: ThreadedServer
+):
+    body = chunk(content="مرحبا (ABC) 123.\n\nHello.") + END
+    with open_page(browser, chat(served)) as page:
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body))
+        say(page, "Hello")
+        paragraphs = until_answered(page).locator("p").filter(has_text=".")
+        assert paragraphs.nth(0).evaluate(LEFT_OF) > 100
+        assert paragraphs.nth(1).evaluate(LEFT_OF) == 0
+        page.emulate_media(media="print")
+        expect(paragraphs.nth(1)).to_be_visible()
+        for what in ("Message", "Temperature"):
+            expect(page.get_by_label(what, exact=True)).to_be_hidden()
+        expect(page.get_by_role("button")).to_have_count(0)
