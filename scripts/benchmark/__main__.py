@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import attrs
 from cyclopts import App, Parameter
@@ -116,5 +118,17 @@ def front(
     return 0
 
 
+def leave(number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def leave_in_order() -> None:
+    """Also when told to stop by other means than Ctrl-C: servers under test are in sessions of their own, where nobody
+    else would stop them."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+
+
 if __name__ == "__main__":
+    leave_in_order()
     sys.exit(app(result_action="return_value"))

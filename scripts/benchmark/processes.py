@@ -135,15 +135,16 @@ def is_ready(address: Address, path: str) -> bool:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the server; whatever is left of its session after a while is killed."""
+    """SIGTERM to the server; what is left of its session after a while, or when somebody is impatient, is killed."""
     process.terminate()
     try:
         process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
         pass
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def free_port() -> int:

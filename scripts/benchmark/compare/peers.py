@@ -77,7 +77,13 @@ def _output(command: Sequence[str]) -> str:
     """Of both kinds; empty if it could not be started or took too long."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=VERSION_SECONDS, stdin=subprocess.DEVNULL, check=False
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=VERSION_SECONDS,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
