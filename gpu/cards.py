@@ -30,7 +30,10 @@ def cards_of(engine: int, rank: int, engines: int, ranks: int, found: int, visib
     needed = engines * ranks
     if needed > found:
         left = "" if visible is None else f", as {VISIBLE}={visible[:200]} has it"
-        raise StartError(f"{engines} × {ranks} processes need {needed} GPUs, one each, and torch sees {found}{left}")
+        raise StartError(
+            f"{engines} × {ranks} processes need {needed} GPUs, one each, and torch sees {found}{left}: lower "
+            "--data-parallel-size, --tensor-parallel-size or --pipeline-parallel-size"
+        )
     names = [str(number) for number in range(found)] if visible is None else visible.split(",")
     own = [name.strip() for name in names[engine * ranks : (engine + 1) * ranks]]
     return own[rank:] + own[:rank]

@@ -42,7 +42,10 @@ def kv_pool_size(spec: EngineSpec, config: ModelShape, dtype: torch.dtype, free:
     """
     limit = config.max_position_embeddings
     if spec.max_model_len is not None and spec.max_model_len > limit:
-        raise CheckpointError(f"max_model_len {spec.max_model_len} is above the model's own limit of {limit} tokens")
+        raise CheckpointError(
+            f"--max-model-len {spec.max_model_len} is above the model's own limit of {limit} tokens: leave it out or "
+            "lower it"
+        )
     wanted = spec.max_model_len or limit
     block_bytes = kv_block_bytes(config, spec.block_size, dtype)
     blocks_for_one = -(-wanted // spec.block_size)
@@ -53,9 +56,19 @@ def kv_pool_size(spec: EngineSpec, config: ModelShape, dtype: torch.dtype, free:
     else:
         num_blocks = min(max(default // block_bytes, blocks_for_one), free // block_bytes)
     if num_blocks < 1:
-        raise CheckpointError(f"the KV cache has no room for even one block of {block_bytes} bytes")
+        raise CheckpointError(_no_room(spec, block_bytes, free))
     max_model_len = min(wanted, num_blocks * spec.block_size)
     return KvPoolSize(num_blocks, spec.block_size, max_model_len, num_blocks * block_bytes)
+
+
+def _no_room(spec: EngineSpec, block_bytes: int, free: int) -> str:
+    block = f"one block of {spec.block_size} tokens takes {block_bytes}"
+    if spec.kv_cache_memory_bytes is not None:  # less than what was asked for, where a draft model has its part of it
+        return f"--kv-cache-memory-bytes gives the KV cache {spec.kv_cache_memory_bytes} bytes, and {block}: raise it"
+    return (
+        f"the KV cache may have {free} bytes of the memory that is free now, and {block}: end what else takes memory, "
+        "or serve a smaller model"
+    )
 
 
 def kv_block_bytes(config: ModelShape, block_size: int, dtype: torch.dtype) -> int:

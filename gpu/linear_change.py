@@ -60,17 +60,17 @@ def linear_change(spec: EngineSpec, dtype: torch.dtype, device: torch.device) ->
 def check_quantization(name: str, dtype: torch.dtype, device: torch.device) -> None:
     """Raises StartError unless weights can be held in this format here."""
     if name != FP8:
-        raise StartError(f"quantization {name!r} is not known; the only one is {FP8!r}")
+        raise StartError(f"--quantization {name!r} is not known; the only one is {FP8!r}")
     if device.type != "cuda":
-        raise StartError(f"quantization {FP8!r} is for GPUs, and the device is {device.type!r}")
+        raise StartError(f"--quantization {FP8!r} is for GPUs, and the device is {device.type!r}")
     capability = torch.cuda.get_device_capability(device)
     if capability < FP8_CAPABILITY:
         raise StartError(
-            f"quantization {FP8!r} needs a GPU of compute capability {FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]} or more, "
-            f"and this one has {capability[0]}.{capability[1]}"
+            f"--quantization {FP8!r} needs a GPU of compute capability {FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]} or "
+            f"more, and this one has {capability[0]}.{capability[1]}"
         )
     if dtype != torch.bfloat16:
-        raise StartError(f"quantization {FP8!r} computes with --dtype bfloat16, not {dtype}")
+        raise StartError(f"--quantization {FP8!r} computes with --dtype bfloat16, not {dtype}")
 
 
 def _fits(weight: torch.Tensor) -> bool:

@@ -76,9 +76,7 @@ def load_model(
         if (native := _native(spec, config, source, report, offer)) is not None:
             return native
         if spec.dtype == INT8:
-            raise CheckpointError(
-                f"data type {INT8!r} is only for models that the CPU kernels compute, as logged above"
-            )
+            raise CheckpointError(f"--dtype {INT8} is only for models that the CPU kernels compute, as logged above")
     dtype = pick_dtype(spec.dtype, config.dtype, device)
     change = linear_change(spec, dtype, device)
     ranks = spec.parallel.world
@@ -220,19 +218,21 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
-        raise StartError(f"device {name!r} is none of auto, cpu, cuda")
+        raise StartError(f"--device {name!r} is none of auto, cpu, cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise StartError("device 'cuda' was asked for, and torch sees no CUDA device")
+        raise StartError("--device cuda: torch sees no CUDA device here; leave it out to compute on the CPU")
     return torch.device(name)
 
 
 def pick_dtype(name: str, saved: str | None, device: torch.device) -> torch.dtype:
     """ "auto" is float32 on a CPU, whose half-precision arithmetic is slow in torch, and the checkpoint's own type on a
     GPU."""
+    whose = f"--dtype {name!r}"
     if name == "auto":
+        whose = f"the checkpoint's data type {saved!r}"
         name = "float32" if device.type == "cpu" else saved or "bfloat16"
     if name not in DTYPES:
-        raise CheckpointError(f"data type {name!r} is none of {', '.join(DTYPES)}")
+        raise CheckpointError(f"{whose} is none of {', '.join(DTYPES)}: give --dtype one of these")
     return DTYPES[name]
 
 

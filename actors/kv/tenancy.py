@@ -47,13 +47,15 @@ def make_window(spec: KvSpec, layout: KvLayout) -> Window:
     if num_frames < LEAST_FRAMES:
         raise StartError(
             f"the KV connector of engine {spec.engine_index} has {spec.window_bytes} bytes of memory, and needs "
-            f"{LEAST_FRAMES * layout.frame_bytes} or more: a block of this model takes {layout.frame_bytes} bytes"
+            f"{LEAST_FRAMES * layout.frame_bytes} or more: a block of this model takes {layout.frame_bytes} bytes. "
+            "Raise --kv-offloading-size, which all engines share"
         )
     try:
         return Window(layout, num_frames, spec.engine_index)
     except OSError as error:
         raise StartError(
-            f"the KV connector of engine {spec.engine_index} cannot have {spec.window_bytes} bytes of memory: {error}"
+            f"the KV connector of engine {spec.engine_index} cannot have {spec.window_bytes} bytes of memory: {error}. "
+            "Lower --kv-offloading-size, which all engines share"
         ) from error
 
 

@@ -60,7 +60,7 @@ def test_the_operators_order_is_kept():
 
 
 def test_too_few_gpus_are_refused_with_the_numbers():
-    with pytest.raises(StartError, match=r"2 × 2 processes need 4 GPUs, one each, and torch sees 3$"):
+    with pytest.raises(StartError, match=r"2 × 2 processes need 4 GPUs, one each, and torch sees 3: lower --data-"):
         cards_of(0, 0, 2, 2, 3, None)
     with pytest.raises(StartError, match=r"need 2 GPUs, one each, and torch sees 1, as CUDA_VISIBLE_DEVICES=3 has it"):
         cards_of(0, 0, 2, 1, 1, "3")

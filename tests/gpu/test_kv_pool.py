@@ -63,10 +63,12 @@ def test_the_context_is_cut_to_what_the_pool_holds():
 
 
 def test_impossible_wishes_are_refused_with_their_numbers():
-    with pytest.raises(CheckpointError, match="max_model_len 101 is above the model's own limit of 100"):
+    with pytest.raises(CheckpointError, match="--max-model-len 101 is above the model's own limit of 100 tokens: le"):
         size(max_model_len=101)
-    with pytest.raises(CheckpointError, match=f"one block of {BLOCK} bytes"):
+    with pytest.raises(CheckpointError, match=f"--kv-cache-memory-bytes .* {BLOCK - 1} bytes, .* takes {BLOCK}: raise"):
         size(kv_cache_memory_bytes=BLOCK - 1)
+    with pytest.raises(CheckpointError, match=f"may have 0 bytes of the memory that is free .* takes {BLOCK}: end"):
+        size(free=0)
 
 
 def test_the_machine_has_memory_to_give():

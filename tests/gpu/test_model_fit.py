@@ -83,7 +83,7 @@ def test_without_memory_there_are_no_tokens(tiny, monkeypatch):
 
 
 def test_what_could_not_be_loaded_is_refused_as_loading_would(tiny, tmp_path: Path):
-    with pytest.raises(CheckpointError, match="max_model_len 100000 is above the model's own limit"):
+    with pytest.raises(CheckpointError, match="--max-model-len 100000 is above the model's own limit"):
         model_fit(spec(tiny, max_model_len=100_000), has_kernels=False)
     if not torch.cuda.is_available():
         with pytest.raises(StartError, match="torch sees no CUDA device"):

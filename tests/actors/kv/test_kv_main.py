@@ -216,7 +216,7 @@ async def test_a_window_that_is_too_small_is_refused_in_a_sentence(autojump_cloc
     assert isinstance(error, StartError)
     assert str(error) == (
         "the KV connector of engine 0 has 8064 bytes of memory, and needs 8192 or more: a block of this model takes "
-        "128 bytes"
+        "128 bytes. Raise --kv-offloading-size, which all engines share"
     )
 
 
