@@ -25,7 +25,7 @@ from scripts.benchmark.compare.course import Course, in_turn
 from scripts.benchmark.compare.markdown import document, ratio_text, summary, times_text
 from scripts.benchmark.compare.peers import MissingPeerError, find_llama_cpp, find_vllm
 from scripts.benchmark.compare.plan import FULL, QUICK
-from scripts.benchmark.compare.results import ServerResults, read_results, write_results
+from scripts.benchmark.compare.results import ServerResults, as_written, read_results, write_results
 from scripts.benchmark.compare.sections import sections
 from scripts.benchmark.conditions import Moment
 from scripts.benchmark.figure import Figure
@@ -34,6 +34,7 @@ from scripts.benchmark.statistics import Spread, percentile
 from tests.scripts.comparisons import a_comparison, a_level, a_turn
 
 FAKE = Path(__file__).parent / "completions_server.py"
+HOME = Path(__file__).parents[2]
 SMALL = attrs.evolve(
     QUICK, concurrency=(1, 3), rounds=2, prompt_tokens=8, output_tokens=4, repeats=2, long_prompts=True, arrivals=0
 )
@@ -211,6 +212,29 @@ def test_the_tables_show_medians_spreads_and_ratios():
     assert re.findall(r"\((\w+)\.svg\)", text) == ["throughput"]
 
 
+def test_of_rounds_that_were_left_out_it_says_whether_there_was_no_time_for_them():
+    results = a_comparison()  # of three rounds, in 14 minutes of 15
+    assert ", 3 rounds in all, each time" in document(results, [])
+    results.plan = msgspec.structs.replace(results.plan, rounds=5)
+    assert ", 3 rounds in all, as many as fitted into 15 minutes, each time" in document(results, [])
+    results.conditions.ended = "2026-11-30 12:06:00 +0000"
+    assert ", 3 rounds in all, each time" in document(results, [])
+
+
+def test_what_is_told_at_once_is_what_is_told_of_the_saved_results(tmp_path):
+    results = a_comparison()
+    for turn in results.models[0].servers[0].turns:
+        turn.levels[0] = msgspec.structs.replace(turn.levels[0], itl_p95=0.01234999999)
+    write_results(results, tmp_path / "results.json")
+    assert document(as_written(results), []) == document(read_results(tmp_path / "results.json"), [])
+
+
+def test_the_results_that_are_shown_here_are_told_as_they_would_be_today():
+    directory = HOME / "scripts" / "benchmark" / "results"
+    text = (directory / "results.md").read_text()
+    assert document(read_results(directory / "results.json"), re.findall(r"\((\w+)\.svg\)", text)) == text
+
+
 def test_a_table_can_be_read_as_it_is():
     lines = [line for line in summary(a_comparison()).splitlines() if line.startswith("| 1 ")]
     assert lines
@@ -281,6 +305,29 @@ def test_a_report_that_cannot_be_made_is_refused(tmp_path, capsys):
     (tmp_path / "results.json").write_text("{}")
     assert report(tmp_path / "results.json") == 1
     assert "cannot be read" in capsys.readouterr().err
+    results = a_comparison()
+    results.models[0].servers.clear()
+    write_results(results, tmp_path / "results.json")
+    assert report(tmp_path / "results.json") == 1
+    assert "has no servers in it" in capsys.readouterr().err
+
+
+def test_where_nothing_can_be_written_is_said_before_anything_starts(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    write_results(a_comparison(), tmp_path / "results.json")
+    assert report(tmp_path / "results.json", out=tmp_path / "file" / "x") == 1
+    assert compare(peers=["none"], out=tmp_path / "file") == 1
+    told = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(": ")[2] for line in told] == ["Not a directory", "File exists"]
+
+
+def test_who_interrupts_before_a_server_is_known_hears_that_nothing_was_measured(monkeypatch, tmp_path, capsys):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scripts.benchmark.compare.command.carry_out", interrupted)
+    assert compare(peers=["none"], out=tmp_path) == 1
+    assert "nothing was measured" in capsys.readouterr().err
 
 
 def a_checkpoint(directory: Path) -> Path:

@@ -18,7 +18,7 @@ from scripts.benchmark.compare.comparison import carry_out, command_line, condit
 from scripts.benchmark.compare.contenders import Arguments
 from scripts.benchmark.compare.peers import PEERS, MissingPeerError, Peer
 from scripts.benchmark.compare.plan import FULL, QUICK, Plan
-from scripts.benchmark.compare.results import Results, read_results
+from scripts.benchmark.compare.results import Results, as_written, read_results
 from scripts.benchmark.conditions import Moment, refuse
 
 DEFAULT_OUT = Path("build/bench")
@@ -84,7 +84,8 @@ def compare(
         found, missing = find_peers(peers, {"llama.cpp": llama_cpp, "vllm": vllm})
     except MissingPeerError as error:
         return refuse(str(error))
-    out.mkdir(parents=True, exist_ok=True)
+    if (wrong := make_directory(out)) is not None:
+        return refuse(wrong)
     now = Moment.now()
     results = Results(command_line(sys.argv[1:]), the_machine(), conditions_of(now, now), plan.record(), [], missing)
     arguments = Arguments(trillm_arguments, llama_cpp_arguments, vllm_arguments)
@@ -94,6 +95,8 @@ def compare(
         return refuse(str(error))
     except KeyboardInterrupt:
         say("interrupted: what was measured until now is in the results")
+    if not has_servers(results):
+        return refuse("nothing was measured, so there is no report")
     report_on(results, out)
     return 0 if all(server.turns for model in results.models for server in model.servers) else 1
 
@@ -112,14 +115,31 @@ def report(results: Path = DEFAULT_OUT / "results.json", /, *, out: Path | None 
         found = read_results(results)
     except (OSError, msgspec.DecodeError) as error:
         return refuse(f"{results} cannot be read: {error}")
+    if not has_servers(found):
+        return refuse(f"{results} has no servers in it")
     directory = out or results.parent
-    directory.mkdir(parents=True, exist_ok=True)
+    if (wrong := make_directory(directory)) is not None:
+        return refuse(wrong)
     report_on(found, directory)
     return 0
 
 
+def make_directory(out: Path) -> str | None:
+    """Why it cannot be had."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"--out {out}: {error.strerror}"
+    return None
+
+
+def has_servers(results: Results) -> bool:
+    return any(model.servers for model in results.models)
+
+
 def report_on(results: Results, out: Path) -> None:
     """Writes table and plots, and shows the table."""
+    results = as_written(results)
     plots: Sequence[str] = ()
     if find_spec("matplotlib") is None:
         say("no plots: they need matplotlib (scripts/install bench), then `scripts/bench report` draws them")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from scripts.benchmark.compare.checks import disturbances, failures, unlike
 from scripts.benchmark.compare.results import ModelResults, Results, ServerResults
@@ -11,6 +12,8 @@ from scripts.benchmark.report import number, text_of
 from scripts.benchmark.statistics import Spread
 
 NOTHING = "–"
+TIME = "%Y-%m-%d %H:%M:%S %z"
+"""As the conditions have it."""
 
 
 def document(results: Results, plots: Sequence[str]) -> str:
@@ -75,7 +78,19 @@ def about(results: Results) -> Iterator[str]:
 def rounds_text(results: Results) -> str:
     numbers = {len(server.turns) for model in results.models for server in model.servers if server.turns}
     most = max(numbers, default=0)
-    return "one round in all" if most == 1 else f"{most} rounds in all, each time another server first"
+    fitted = f", as many as fitted into {results.plan.minutes:g} minutes" if ran_out_of_time(results, most) else ""
+    return f"one round in all{fitted}" if most == 1 else f"{most} rounds in all{fitted}, each time another server first"
+
+
+def ran_out_of_time(results: Results, rounds: int) -> bool:
+    """Whether there are fewer than were asked for, and another one would have taken longer than there was time: else
+    somebody has ended it."""
+    if rounds >= results.plan.rounds:
+        return False
+    began, ended = (datetime.strptime(at, TIME) for at in (results.conditions.began, results.conditions.ended))
+    left = 60 * results.plan.minutes * len(results.models) - (ended - began).total_seconds()
+    turns = [turn for model in results.models for server in model.servers for turn in server.turns]
+    return left < max((sum(turn.seconds for turn in turns if turn.round == n) for n in range(1, rounds + 1)), default=0)
 
 
 def shown_sections(results: Results, model: ModelResults) -> list[Section]:

@@ -164,6 +164,11 @@ def read_results(path: Path) -> Results:
     return msgspec.json.decode(path.read_bytes(), type=Results)
 
 
+def as_written(results: Results) -> Results:
+    """With the digits that are kept: what is told of it is then the same whenever it is told."""
+    return msgspec.convert(rounded(results), Results)
+
+
 def rounded(results: Results) -> object:
     """Six digits are more than a clock gives here."""
     return _rounded(msgspec.to_builtins(results))
