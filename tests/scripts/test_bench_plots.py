@@ -33,6 +33,12 @@ def test_a_report_of_saved_results_has_the_table_and_every_plot_in_it(tmp_path, 
         assert (tmp_path / "again" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_names_are_not_taken_for_formulas(tmp_path):
+    results = a_comparison()
+    results.models[0].name = results.models[0].servers[0].name = "$a_{b$ % \\ |"
+    assert draw_plots(results, tmp_path, ["throughput", "memory"])
+
+
 def test_the_same_figures_give_the_same_bytes(tmp_path):
     for name in ("one", "other"):
         draw_plots(a_comparison(), tmp_path / name, ["throughput"])

@@ -43,6 +43,7 @@ SETTINGS: dict[str, Any] = {
     "ytick.labelsize": 9.0,
     "font.family": "DejaVu Sans",
     "text.color": INK,
+    "text.parse_math": False,  # names are whatever they are
     "svg.fonttype": "path",  # looks the same wherever it is shown
     "svg.hashsalt": "trillm",  # the same figures give the same bytes
 }
