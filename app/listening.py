@@ -17,6 +17,7 @@ from hypercorn.config import Config, Sockets
 
 from app.activation import open_given_sockets, shown
 from app.listening_settings import ListeningSettings, tls_files
+from app.own_command import own_command
 from app.tls import HANDSHAKE_SECONDS, server_context
 from app.unix_socket import open_unix_socket
 from protocol.errors import StartError
@@ -91,7 +92,7 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
         listener.close()
         shown = f"[{host}]" if ":" in host else host
         hint = (
-            "; use another --port, or see by `trillm check` who listens there"
+            f"; use another --port, or see by `{own_command('check')}` who listens there"
             if error.errno == errno.EADDRINUSE
             else ""
         )

@@ -7,12 +7,12 @@ summary after it. Used by app/serving.py and app/api_servers.py, whose main proc
 from __future__ import annotations
 
 import logging
-import shlex
 from typing import Protocol, final
 
 from attrs import field, frozen
 
 from app.api_client.place import ANY_ADDRESS
+from app.own_command import own_command
 from app.settings import Settings
 from app.startup import Startup
 from protocol.net_address import netloc
@@ -72,10 +72,10 @@ class Served:
         if self.url is None:
             return None
         if self.base == DEFAULT_ADDRESS:
-            return "trillm chat"
+            return own_command("chat")
         if self.base is None:
-            return f"trillm chat --uds {shlex.quote(self.url.removeprefix('unix:'))}"
-        return f"trillm chat --base-url {shlex.quote(self.base)}"
+            return own_command("chat", "--uds", self.url.removeprefix("unix:"))
+        return own_command("chat", "--base-url", self.base)
 
 
 def served(settings: Settings, model: str, url: str | None, details: str = "") -> Served:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from app.api_client.place import Place
+from app.own_command import own_command
 from protocol.errors import TrillmError
 from protocol.log_lines import unsafe
 
@@ -53,7 +54,8 @@ def not_connected(place: Place, error: BaseException) -> NoAnswerError:
                 return NoAnswerError(f"{place} may not be opened: {cause.strerror}")
             case _:
                 pass
-    return NoAnswerError(f"nothing listens at {place}: start `trillm serve`, or say where with --base-url")
+    start = own_command("serve")
+    return NoAnswerError(f"nothing listens at {place}: start `{start}`, or say where with --base-url")
 
 
 def not_in_time(place: Place, seconds: float) -> NoAnswerError:
@@ -88,8 +90,11 @@ def refused(place: Place, status: int, body: bytes) -> RefusedError:
 
 def _ways_to_give_a_key(place: Place) -> str:
     if place.takes_own_keys:
-        return "--api-key, TRILLM_API_KEY or OPENAI_API_KEY"
-    return "--api-key or OPENAI_API_KEY (TRILLM_API_KEY is for servers of this machine, and is not sent there)"
+        return "set VLLM_API_KEY, as for the server (or TRILLM_API_KEY, OPENAI_API_KEY, --api-key)"
+    return (
+        "set OPENAI_API_KEY, or use --api-key (VLLM_API_KEY and TRILLM_API_KEY are for servers of this machine, and "
+        "are not sent there)"
+    )
 
 
 def message_of(body: bytes) -> str:

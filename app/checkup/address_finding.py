@@ -8,6 +8,7 @@ from app.api_client.place import ANY_ADDRESS, DEFAULT_HOST, DEFAULT_PORT
 from app.checkup.address import Address
 from app.checkup.finding import Finding, Mark
 from app.checkup.listener import Listener
+from app.own_command import own_command
 from app.settings import Settings
 from protocol.net_address import netloc
 
@@ -32,7 +33,8 @@ def address_finding(address: Address, settings: Settings, listener: Listener | N
 def _ways(address: Address, settings: Settings, listener: Listener) -> str:
     if not listener.is_trillm:
         return f"end it, or use {_another(address, settings)}"
-    return f"`trillm status{_whom(settings)}` asks it how it is; a second server needs {_another(address, settings)}"
+    command = f"{own_command('status')}{_whom(settings)}"
+    return f"`{command}` asks it how it is; a second server needs {_another(address, settings)}"
 
 
 def _another(address: Address, settings: Settings) -> str:

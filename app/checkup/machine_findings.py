@@ -9,6 +9,7 @@ from app.checkup.finding import Finding, Mark, count, size
 from app.checkup.listener import Listener
 from app.checkup.machine import Machine, Place
 from app.checkup.packages import EXTRAS
+from app.own_command import own_command
 from app.settings import Settings
 from protocol.machine import Card, Kernels, Probed
 
@@ -58,7 +59,7 @@ def sizes_that_fit(machine: Machine, probed: Probed, listener: Listener | None =
     in_16, in_4 = (count(float(f"{room / each:.2g}")) for each in (2, FOUR_BITS))
     beside = ", beside the server that runs" if listener is not None and listener.has_models else ""
     text = f"up to {in_16} parameters in 16 bits, {in_4} as 4-bit GGUF, fit into {where}{beside}"
-    return Finding("models", Mark.OK, text, "see whether one does: trillm check MODEL")
+    return Finding("models", Mark.OK, text, f"see whether one does: {own_command('check')} MODEL")
 
 
 def _system(machine: Machine) -> Finding:
@@ -83,7 +84,7 @@ def _packages(machine: Machine) -> Iterator[Finding]:
     lacking = [f"{extra} ({what})" for extra, what in EXTRAS.items() if extra not in packages.extras]
     has = f"installed: {', '.join(packages.extras) or 'none'}"
     text = f"{has}; not: {', '.join(lacking)}" if lacking else has
-    yield Finding("extras", Mark.OK, text, "scripts/install NAME adds one" if lacking else "")
+    yield Finding("extras", Mark.OK, text, "`scripts/install NAME` adds one" if lacking else "")
 
 
 def _cpu(machine: Machine) -> Finding:

@@ -65,7 +65,8 @@ def _context(fit: ModelFit, settings: Settings, unfit: Mark) -> Finding:
     own = (
         f"; the model's own limit is {fit.limit}" if fit.limit != fit.max_model_len else ", as many as the model takes"
     )
-    text = f"{fit.max_model_len} tokens a request{own}; {size(fit.kv_bytes)} hold {fit.num_tokens} of all requests"
+    room = f"{size(fit.kv_bytes)} hold {fit.num_tokens:,} tokens of all requests together"
+    text = f"{fit.max_model_len} tokens a request{own}; {room}"
     left = fit.free_bytes - fit.weights_bytes
     pools = fit.kv_bytes * (1 if fit.on_card else settings.num_engines)
     if pools > left:

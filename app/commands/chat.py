@@ -15,6 +15,7 @@ from app.commands.interruption import STATUS, unless_interrupted
 from app.commands.sampling_flags import ChatSamplingFlags
 from app.commands.server_flags import ServerFlags
 from app.logs import takes_colours
+from app.own_command import own_command
 from protocol.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def _chat(
     if question is not None:
         return _ask_once(session, question, tells_figures and not is_terminal)
     if not is_terminal:
-        raise BadRequestError('for a conversation both ends must be a terminal: give a question, as trillm chat "…"')
+        as_here = f'{own_command("chat")} "…"'
+        raise BadRequestError(f"for a conversation both ends must be a terminal: give a question, as {as_here}")
     if not trio.run(unless_interrupted, session.find_model):
         return STATUS
     session.printer.note(f"{session.model} at {session.place}. /help lists commands, Ctrl-D leaves.")
@@ -132,7 +134,8 @@ def _question(prompt: str | None) -> str | None:
         raise BadRequestError(f"standard input has more than {MOST_INPUT} bytes")
     parts = [part for part in (prompt, text.strip()) if part]
     if not parts:
-        raise BadRequestError('there is no question: neither on the command line, as trillm chat "…", nor on stdin')
+        as_here = f'{own_command("chat")} "…"'
+        raise BadRequestError(f"there is no question: neither on the command line, as {as_here}, nor on stdin")
     return "\n\n".join(parts)
 
 

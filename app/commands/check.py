@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,6 +16,7 @@ from cyclopts import Group, Parameter
 from app.commands.ending import status_of, tell
 from app.commands.interruption import STATUS, unless_interrupted
 from app.logs import takes_colours
+from app.own_command import own_command
 from app.settings import SERVER, Settings
 from protocol.errors import CheckpointError, StartError, TrillmError
 
@@ -153,19 +153,19 @@ def not_here(model: str, settings: Settings) -> Finding:
 def pull_command(model: str, settings: Settings) -> str:
     where = {"--revision": settings.revision, "--download-dir": settings.download_dir}
     flags = [word for flag, value in where.items() if value is not None for word in (flag, str(value))]
-    return shlex.join(["trillm", "pull", model, *flags])
+    return own_command("pull", model, *flags)
 
 
 def next_command(seen: Seen, model: str | None, settings: Settings) -> str:
     """What to do if nothing keeps a server from running."""
     if seen.is_missing:
         return pull_command(model or "", settings)
-    words = ["trillm", "serve", *([] if model is None else [model])]
+    words = [] if model is None else [model]
     if seen.free_port is not None:
         words += ["--port", str(seen.free_port)]
         settings = attrs.evolve(settings, port=Settings().port)
     same = "" if settings == Settings() else ", with the flags that you have given here"
-    return f"{shlex.join(words)}{same}"
+    return f"{own_command('serve', *words)}{same}"
 
 
 def _found(model: str, settings: Settings) -> Checkpoint | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ from cyclopts import Group, Parameter
 
 from app.commands.ending import refuse, status_of, tell
 from app.commands.interruption import STATUS
+from app.own_command import own_command
 
 if TYPE_CHECKING:
     from app.checkpoints.inspect import Description
@@ -72,10 +72,10 @@ def _pull(model: str | None, revision: str | None, cache_dir: Path, download_dir
     with open_progress() as report:
         checkpoint = resolve(model, cache_dir=cache_dir, report=report, revision=revision)
     options = {"--revision": revision, "--download-dir": download_dir}
-    served = ["trillm", "serve", *([] if model is None else [model])]
+    served = [] if model is None else [model]
     for flag, value in options.items():
         served += [] if value is None else [flag, str(value)]
-    return tell(told(checkpoint, describe(checkpoint.directory), shlex.join(served)))
+    return tell(told(checkpoint, describe(checkpoint.directory), own_command("serve", *served)))
 
 
 def _list(cache_dir: Path) -> int:
@@ -94,7 +94,7 @@ def told(checkpoint: Checkpoint, description: Description, served: str) -> str:
 def listed(models: list[CachedModel]) -> str:
     """A table, the name first."""
     if not models:
-        return "No model is on this disk yet. Fetch the default one: trillm pull"
+        return f"No model is on this disk yet. Fetch the default one: {own_command('pull')}"
     names = max(len(model.name) for model in models)
     lines = [f"{model.name:{names}}  {size(model.num_bytes):>8}  {model.path}" for model in models]
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from app.api_client.place import find_place
 from app.live_screen import drawn, summarised
+from app.own_command import own_command
 from app.settings import Settings
 from app.start_screen import LogScreen, Served, ready_line, served
 from app.startup import Startup
@@ -69,7 +70,7 @@ def test_the_summary_says_where_it_is_and_what_to_do_next() -> None:
         "  Model    /models/m on cpu",
         "  API      http://127.0.0.1:8000/v1  (no API key is needed)",
         "  Console  http://127.0.0.1:8000/",
-        "  Try      trillm chat",
+        f"  Try      {own_command('chat')}",
     ]
 
 
@@ -90,7 +91,7 @@ def test_a_line_says_the_same() -> None:
     startup.finish()
     assert ready_line(startup, LOCAL) == (
         "ready in 3.0 s: m at http://127.0.0.1:8000/v1, no API key is needed; console: http://127.0.0.1:8000/; "
-        "try: trillm chat (start 1.0, load 2.0)"
+        f"try: {own_command('chat')} (start 1.0, load 2.0)"
     )
 
 
@@ -101,16 +102,16 @@ def test_a_line_says_the_same() -> None:
             attrs.evolve(LOCAL, url="https://[::]:9000", root_path="/llm"),
             "https://[::1]:9000/llm/v1",
             "https://[::1]:9000/llm/",
-            "trillm chat --base-url 'https://[::1]:9000/llm'",
+            own_command("chat", "--base-url", "https://[::1]:9000/llm"),
         ),
         (
             attrs.evolve(LOCAL, url="http://0.0.0.0:8000", has_key=True),
             "http://127.0.0.1:8000/v1",
             "http://127.0.0.1:8000/",
-            "trillm chat",
+            own_command("chat"),
         ),
-        (attrs.evolve(LOCAL, has_console=False), "http://127.0.0.1:8000/v1", None, "trillm chat"),
-        (attrs.evolve(LOCAL, url="unix:/run/a b"), "unix:/run/a b", None, "trillm chat --uds '/run/a b'"),
+        (attrs.evolve(LOCAL, has_console=False), "http://127.0.0.1:8000/v1", None, own_command("chat")),
+        (attrs.evolve(LOCAL, url="unix:/run/a b"), "unix:/run/a b", None, own_command("chat", "--uds", "/run/a b")),
         (attrs.evolve(LOCAL, url=None), "", None, None),
     ],
 )

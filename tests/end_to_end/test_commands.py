@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from app.own_command import own_command
 from tests.helpers.on_terminal import open_on_terminal
 from tests.helpers.server import Server, open_server
 
@@ -45,7 +46,8 @@ async def test_a_server_with_a_key_is_asked_by_every_command(checkpoint: Path, t
         refused = await run(server, "chat", "hello")
         assert (refused.returncode, refused.stdout) == (1, b"")
         assert refused.stderr.decode() == (
-            f"trillm: {server.url} asks for a key: --api-key, TRILLM_API_KEY or OPENAI_API_KEY\n"
+            f"trillm: {server.url} asks for a key: "
+            "set VLLM_API_KEY, as for the server (or TRILLM_API_KEY, OPENAI_API_KEY, --api-key)\n"
         )
 
         answered = await run(server, "chat", "hello", "--max-tokens", "8", "--stats", stdin=b"and this", **key)
@@ -68,7 +70,7 @@ async def test_a_server_with_a_key_is_asked_by_every_command(checkpoint: Path, t
 
     gone = await run(server, "status", **key)
     assert gone.returncode == 3
-    assert gone.stderr.decode().startswith(f"trillm: nothing listens at {server.url}: start `trillm serve`")
+    assert gone.stderr.decode().startswith(f"trillm: nothing listens at {server.url}: start `{own_command('serve')}`")
 
 
 async def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(checkpoint: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from app.checkup.address import Address, find_address
 from app.checkup.address_finding import address_finding
 from app.checkup.finding import Mark
 from app.checkup.listener import Listener
+from app.own_command import own_command
 from app.settings import Settings
 
 TAKEN = Address("127.0.0.1:8000", "Address already in use", is_taken=True, free_port=8001)
@@ -52,7 +53,7 @@ def test_a_server_of_ours_that_listens_is_a_warning_with_what_asks_it():
     told = address_finding(TAKEN, Settings(), TRILLM)
     assert told.mark is Mark.WARN
     assert told.text == "127.0.0.1:8000: trillm 1.2.3 with m listens there"
-    assert told.remedy == "`trillm status` asks it how it is; a second server needs --port 8001"
+    assert told.remedy == f"`{own_command('status')}` asks it how it is; a second server needs --port 8001"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_a_server_of_ours_that_listens_is_a_warning_with_what_asks_it():
     ],
 )
 def test_it_is_asked_where_it_listens(settings, flags):
-    assert address_finding(TAKEN, settings, TRILLM).remedy.startswith(f"`trillm status{flags}` asks it")
+    assert address_finding(TAKEN, settings, TRILLM).remedy.startswith(f"`{own_command('status')}{flags}` asks it")
 
 
 def test_another_server_that_listens_is_a_warning_and_what_is_none_a_failure():

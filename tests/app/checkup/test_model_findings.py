@@ -22,7 +22,7 @@ def test_one_that_fits_is_told_with_how_long_a_context():
     assert told["model"].text == "LlamaForCausalLM, 7.6B parameters, by the CPU kernels"
     assert told["weights"].text == "4.0 GiB; 16.0 GiB of memory are free"
     assert told["context"].text == (
-        "8192 tokens a request, as many as the model takes; 1.0 GiB hold 1048576 of all requests: "
+        "8192 tokens a request, as many as the model takes; 1.0 GiB hold 1,048,576 tokens of all requests together: "
         "128 of full length at a time"
     )
 

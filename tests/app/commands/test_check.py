@@ -16,6 +16,7 @@ import pytest
 from app.checkup.finding import Finding, Mark
 from app.checkup.listener import Listener
 from app.commands.check import look, next_command, not_here, pull_command
+from app.own_command import own_command
 from app.settings import Settings
 from protocol.errors import StartError
 from protocol.machine import ProbeAsked, Probed
@@ -81,7 +82,8 @@ async def test_a_model_of_the_hub_that_is_not_fetched_yet_is_not_fetched(setting
     for name in ("some/model", "SmolLM2-135M-Instruct"):
         told = await looked(name, settings, Prober())
         assert told["model"] == not_here(name, settings)
-        assert told["model"].remedy == f"trillm pull {name} --download-dir {tmp_path / 'cache'} fetches it"
+        pull = own_command("pull", name, "--download-dir", str(tmp_path / "cache"))
+        assert told["model"].remedy == f"{pull} fetches it"
     assert not (tmp_path / "hub").exists()
     assert not (tmp_path / "cache").exists()
 
@@ -96,11 +98,11 @@ async def test_a_model_whose_download_was_cut_off_is_told_with_how_it_goes_on(
     told = await looked("some/model", settings, Prober())
     assert told["model"].mark is Mark.FAIL
     assert "no weights" in told["model"].text
-    assert told["model"].remedy.startswith("if its download was cut off, trillm pull some/model")
+    assert told["model"].remedy.startswith(f"if its download was cut off, {own_command('pull', 'some/model')}")
 
 
 def test_what_is_to_be_fetched_is_told_with_the_revision_that_was_asked_for():
-    assert pull_command("some/model", Settings(revision="v2")) == "trillm pull some/model --revision v2"
+    assert pull_command("some/model", Settings(revision="v2")) == own_command("pull", "some/model", "--revision", "v2")
 
 
 async def test_where_a_server_runs_already_another_one_can_run_beside_it(settings):
@@ -116,7 +118,7 @@ async def test_where_a_server_runs_already_another_one_can_run_beside_it(setting
     assert told["address"].mark is Mark.WARN
     assert "beside the server that runs" in told["models"].text
     assert seen.free_port is not None
-    assert next_command(seen, None, Settings(port=there.port)) == f"trillm serve --port {seen.free_port}"
+    assert next_command(seen, None, Settings(port=there.port)) == own_command("serve", "--port", str(seen.free_port))
     assert next_command(seen, "m", there).endswith(", with the flags that you have given here")
 
 

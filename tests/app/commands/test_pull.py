@@ -10,6 +10,7 @@ import app.logs
 from app.checkpoints.default_model import FILE
 from app.commands.cached_models import CachedModel, cached_models
 from app.commands.pull import listed, pull, size
+from app.own_command import own_command
 from tests.helpers.tiny_gguf import write_gguf
 
 
@@ -24,7 +25,7 @@ def test_a_directory_is_told_with_how_to_serve_it(checkpoint: Path, capsys: pyte
     name, place, serve = capsys.readouterr().out.splitlines()
     assert name == f"{checkpoint.name} is ready (LlamaForCausalLM, a context of 2048 tokens)"
     assert place == f"in {checkpoint}"
-    assert serve == f"Serve it: trillm serve {checkpoint}"
+    assert serve == f"Serve it: {own_command('serve', str(checkpoint))}"
 
 
 def test_what_cannot_be_had_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +65,7 @@ def test_a_converted_file_is_listed_as_long_as_it_is_there(tmp_path: Path) -> No
 
 
 def test_nothing_on_the_disk_is_told_with_what_to_do() -> None:
-    assert "trillm pull" in listed([])
+    assert own_command("pull") in listed([])
 
 
 def test_the_list_is_aligned() -> None:
