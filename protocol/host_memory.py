@@ -1,22 +1,26 @@
-"""How much memory there is, of this machine or of its control group where that has a limit: for what is sized by it
-(gpu/kv_pool) and for what an operator asks for (app/kv_start); and how it is asked for early."""
+"""How much memory there is, of this machine or of what we may have of it (control groups, `ulimit -v`): for what is
+sized by it (gpu/kv_pool) and for what an operator asks for (app/kv_start); and how it is asked for early."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 MADV_POPULATE_WRITE = 23
 """Linux's advice to give pages memory, and map them, now. Python 3.11 has no name for it."""
 MEMINFO = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")
+OWN_GROUP = Path("/proc/self/cgroup")
+"""Tells which one is ours, below GROUP: a service's, as systemd's MemoryMax= limits it."""
 
 
 def total_memory() -> int:
     """Bytes in all."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = _limit()
-    return total if limit is None else min(total, limit)
+    return min([total, *(limit for limit, _ in _limits())])
 
 
 def available_memory() -> int:
@@ -26,15 +30,25 @@ def available_memory() -> int:
         for line in MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 available = int(line.split()[1]) * 1024
-    limit = _limit()
-    if limit is not None:
-        available = min(available, max(0, limit - int((GROUP / "memory.current").read_text())))
-    return available
+    return min([available, *(left for _, left in _limits())])
 
 
-def _limit() -> int | None:
-    """None: there is none."""
-    file = GROUP / "memory.max"
-    if not file.exists() or (limit := file.read_text().strip()) == "max":
-        return None
-    return int(limit)
+def _limits() -> Iterator[tuple[int, int]]:
+    """Each, and what is left of it, in bytes."""
+    for group in _groups():
+        with suppress(OSError, ValueError):  # there is none: the root has no such files, and "max" is no number
+            limit = int((group / "memory.max").read_text())
+            yield limit, max(0, limit - int((group / "memory.current").read_text()))
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY:
+        yield space, space
+
+
+def _groups() -> Iterator[Path]:
+    """Ours and those around it. Within a container they are the root, whatever they are called outside."""
+    yield GROUP
+    with suppress(OSError):
+        for line in OWN_GROUP.read_text().splitlines():
+            if line.startswith("0::/") and ".." not in line:
+                own = PurePosixPath(line.removeprefix("0::/"))
+                yield from (GROUP / group for group in (own, *own.parents) if group.name)

@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 import trio
@@ -131,6 +133,29 @@ def test_the_limit_of_a_control_group_counts(tmp_path, monkeypatch) -> None:
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
     assert (host_memory.total_memory(), host_memory.available_memory()) == (1_000_000, 600_000)
+
+
+def test_a_services_own_control_group_limits_it_and_so_do_those_around_it(tmp_path, monkeypatch):
+    own = tmp_path / "groups" / "system.slice" / "trillm.service"
+    own.mkdir(parents=True)
+    (tmp_path / "own").write_text("1:cpu:/other\n0::/system.slice/trillm.service\n")
+    monkeypatch.setattr(host_memory, "GROUP", tmp_path / "groups")
+    monkeypatch.setattr(host_memory, "OWN_GROUP", tmp_path / "own")
+    (own / "memory.max").write_text("1000000\n")
+    (own / "memory.current").write_text("300000\n")
+    assert (host_memory.total_memory(), host_memory.available_memory()) == (1_000_000, 700_000)
+    (own.parent / "memory.max").write_text("900000\n")
+    (own.parent / "memory.current").write_text("850000\n")
+    assert (host_memory.total_memory(), host_memory.available_memory()) == (900_000, 50_000)
+
+
+@pytest.mark.process
+def test_memory_is_no_more_than_a_process_may_map():
+    code = "from protocol.host_memory import *; print(total_memory(), available_memory())"
+    done = subprocess.run(
+        ["bash", "-c", f'ulimit -v 1000000; {sys.executable} -c "{code}"'], capture_output=True, text=True, timeout=60
+    )
+    assert max(map(int, done.stdout.split())) <= 1_024_000_000, done.stderr
 
 
 # ------------------------------------------------------------------ the disk
