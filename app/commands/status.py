@@ -36,7 +36,8 @@ def status(
 ) -> int:
     """Tell how a server is: its model, its actors and their requests.
 
-    Of a server that is not trillm it tells what /health and /metrics say, under vLLM's names.
+    Of a server that is not trillm it tells what /health and /metrics say, under vLLM's names; of a `trillm proxy`,
+    which servers are behind it.
 
         trillm status
         trillm status --watch

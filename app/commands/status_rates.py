@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import final
 
+from app.commands.status_proxy import ProxyServer
 from app.commands.status_reading import Reading
 from app.house import House
 
@@ -17,7 +18,9 @@ def counters_of(reading: Reading) -> dict[int, int]:
     """Tokens that were generated, by engine."""
     if isinstance(reading, House):
         return {engine.index: engine.generation_tokens for engine in reading.engines}
-    return {} if reading.generation_tokens is None else {0: reading.generation_tokens}
+    if isinstance(reading, ProxyServer) or reading.generation_tokens is None:
+        return {}
+    return {0: reading.generation_tokens}
 
 
 @final

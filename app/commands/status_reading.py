@@ -1,4 +1,5 @@
-"""How a server is, at one moment: trillm's GET /house, or of another server what /health and vLLM's metrics say.
+"""How a server is, at one moment: trillm's GET /house, or of another server what /health and metrics say, under vLLM's
+names or, for a proxy, under ours.
 
 Used by app/commands/status.py.
 """
@@ -12,7 +13,9 @@ import msgspec
 from app.api_client.call_error import RefusedError
 from app.api_client.client import ApiClient
 from app.api_client.models import ABSENT, model_names
+from app.commands.status_proxy import ProxyServer, proxy_of
 from app.house import House
+from app.schemas.ops import VersionAnswer
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 TOKENS, KV_USAGE = "vllm:generation_tokens_total", "vllm:kv_cache_usage_perc"
@@ -33,7 +36,7 @@ class OtherServer(msgspec.Struct, frozen=True, kw_only=True):
     generation_tokens: int | None = None
 
 
-Reading = House | OtherServer
+Reading = House | OtherServer | ProxyServer
 
 
 async def read_server(client: ApiClient) -> Reading:
@@ -54,7 +57,16 @@ async def read_server(client: ApiClient) -> Reading:
         text = await client.ask("GET", "/metrics")
     except RefusedError:
         return server
-    return with_figures(server, text.decode(errors="replace"))
+    told = text.decode(errors="replace")
+    proxy = proxy_of(told, ready=server.ready, reason=reason, models=models)
+    return with_figures(server, told) if proxy is None else await _with_version(proxy, client)
+
+
+async def _with_version(proxy: ProxyServer, client: ApiClient) -> ProxyServer:
+    try:
+        return msgspec.structs.replace(proxy, version=(await client.get("/version", VersionAnswer)).version)
+    except RefusedError:
+        return proxy
 
 
 def with_figures(server: OtherServer, text: str) -> OtherServer:

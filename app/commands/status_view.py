@@ -8,6 +8,8 @@ from rich.text import Text
 
 from app.api_client.call_error import plain
 from app.commands.status_latency import medians, shown
+from app.commands.status_proxy import ProxyServer
+from app.commands.status_proxy_view import proxy_figures, proxy_headline, proxy_line
 from app.commands.status_rates import Rates, sparkline
 from app.commands.status_reading import OtherServer, Reading
 from app.house import House, HouseActor, HouseEngine
@@ -35,6 +37,8 @@ def view(reading: Reading, place: str, rates: Rates | None = None) -> Renderable
             ]
         case OtherServer():
             parts = [_other_headline(reading, place), Text(), *_other_figures(reading)]
+        case ProxyServer():
+            parts = [proxy_headline(reading, place, _state(reading)), Text(), *proxy_figures(reading)]
     if rates is not None and rates.course:
         last = "" if rates.total is None else f" {rates.total:.0f}"
         parts.append(Text.assemble(("tokens/s ", DIM), (sparkline(rates.course), OK), last))
@@ -43,6 +47,8 @@ def view(reading: Reading, place: str, rates: Rates | None = None) -> Renderable
 
 def line(reading: Reading, rates: Rates | None = None) -> str:
     """All of it in one line, for what is no terminal."""
+    if isinstance(reading, ProxyServer):
+        return proxy_line(reading, _state(reading)[0])
     if isinstance(reading, House):
         running = sum(engine.running for engine in reading.engines)
         waiting = sum(engine.waiting for engine in reading.engines)

@@ -22,6 +22,9 @@ from app.proxy.upstreams import Upstreams
 from app.tracing.middleware import TracingMiddleware
 from app.tracing.start import Tracing
 
+PUBLIC = frozenset({"/"})
+"""Needs no key: it tells nothing that /metrics does not."""
+
 
 def make_forwarding(settings: ProxySettings, client: UpstreamClient, counts: ProxyCounts) -> Forwarding:
     return Forwarding(
@@ -46,5 +49,5 @@ def create_proxy_app(
     app.asgi_app = CutOffMiddleware(app.asgi_app)
     if tracing is not None:
         app.asgi_app = TracingMiddleware(app.asgi_app, tracing, passed)
-    guard(app, settings.api_key, CorsPolicy(), http, logs=not settings.disable_access_log, work=Passage)
+    guard(app, settings.api_key, CorsPolicy(), http, logs=not settings.disable_access_log, work=Passage, public=PUBLIC)
     return app

@@ -44,6 +44,10 @@ def proxy_ops_routes(forwarding: Forwarding, http: HttpMetrics, version: str) ->
     routes = Blueprint("ops", __name__)
     registry = registry_of(ProxyCollector(forwarding, http), *of_this_process())
 
+    @routes.get("/")
+    async def introduce() -> Response:
+        return Response(introduction(forwarding, version), content_type="text/plain; charset=utf-8")
+
     @routes.get("/health")
     @routes.get("/ready")
     @routes.route("/ping", methods=["GET", "POST"])
@@ -68,6 +72,19 @@ def proxy_ops_routes(forwarding: Forwarding, http: HttpMetrics, version: str) ->
         return Response(msgspec.json.encode(LoadAnswer(num_open)), content_type="application/json")
 
     return routes
+
+
+def introduction(forwarding: Forwarding, version: str) -> str:
+    """For who looks with a browser: what this is, and where the rest is to be seen."""
+    prefill, decode = (
+        ", ".join(str(one.address) for one in role) or "none" for role in (forwarding.prefill, forwarding.decode)
+    )
+    return (
+        f"This is a proxy of trillm {version}. It has no console: each server behind it has its own.\n\n"
+        f"Prompts go to     {prefill}\n"
+        f"Answers come from {decode}\n\n"
+        "Here are the OpenAI API at /v1, /health, and how it goes at /metrics.\n"
+    )
 
 
 async def one_is_healthy(forwarding: Forwarding) -> bool:

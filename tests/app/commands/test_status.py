@@ -15,6 +15,7 @@ from rich.live import Live
 from app.api_client.call_error import NoAnswerError, RefusedError
 from app.commands.status import watch_server
 from app.commands.status_latency import between, quantile
+from app.commands.status_proxy import ProxiedServer, ProxyServer
 from app.commands.status_rates import Rates, sparkline
 from app.commands.status_reading import OtherServer, Reading, read_server, with_figures
 from app.commands.status_screen import InPlace, Lines, open_screen
@@ -191,6 +192,52 @@ def test_figures_that_add_up_to_no_number_are_none() -> None:
         for number in range(2)
     )
     assert with_figures(server, text) == msgspec.structs.replace(server, kv_usage=1e308)
+
+
+PROXY_METRICS = b"""
+# TYPE trillm:proxy_answers counter
+trillm:proxy_answers_total{way="handed_over"} 5.0
+trillm:proxy_answers_total{way="one_server"} 0.0
+# TYPE trillm:proxy_requests_in_flight gauge
+trillm:proxy_requests_in_flight{role="prefill",server="http://p"} 0.0
+trillm:proxy_requests_in_flight{role="decode",server="http://d"} 2.0
+# TYPE trillm:proxy_server_rests gauge
+trillm:proxy_server_rests{role="prefill",server="http://p"} 1.0
+trillm:proxy_server_rests{role="decode",server="http://d"} 0.0
+"""
+
+
+async def test_a_proxy_of_ours_is_told_with_its_servers() -> None:
+    async def is_a_proxy(talk: Talk) -> None:
+        match talk.received.target:
+            case "/version":
+                await talk.whole({"version": "1.2.3"})
+            case "/metrics":
+                await talk.whole(PROXY_METRICS)
+            case _:
+                await a_server_of_somebody_else_s(talk)
+
+    async with open_client(is_a_proxy) as (client, _):
+        reading = await read_server(client)
+    assert reading == ProxyServer(
+        ready=True,
+        reason="",
+        models=["first", "second"],
+        version="1.2.3",
+        servers=[
+            ProxiedServer(url="http://p", role="prefill", rests=True),
+            ProxiedServer(url="http://d", role="decode", in_flight=2),
+        ],
+        answers={"handed_over": 5, "one_server": 0},
+    )
+    rates = Rates()
+    rates.take(reading, 1.0)
+    text = shown(reading, rates)
+    assert "a proxy of trillm 1.2.3: ask its servers for their status" in text
+    assert re.search(r"http://p +prefill +resting +0\n", text)
+    assert re.search(r"http://d +decode +asked +2\n", text)
+    assert "answers 5 handed over\n" in text
+    assert line(reading) == "ready, a proxy of trillm 1.2.3, 2 requests at 2 servers, 1 resting"
 
 
 async def test_another_server_that_is_not_well_is_not_ready() -> None:

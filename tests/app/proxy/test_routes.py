@@ -44,6 +44,15 @@ async def test_what_is_for_one_server_goes_to_none(path):
         assert proxy.requests("d0") == []
 
 
+async def test_who_looks_with_a_browser_is_told_what_it_is():
+    async with open_proxy_under_test(api_key=("k",)) as proxy:
+        reply = await proxy.ask({}, "/", "GET")
+        assert (reply.status_code, reply.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+        assert "This is a proxy of trillm" in reply.text
+        assert "Answers come from http://d0" in reply.text
+        assert proxy.requests("d0") == []
+
+
 @pytest.mark.parametrize(
     "path", ["/v1/../pause", "/v1/./models", "/v1//x", "/v1/a b", "/v1/a?b", "/v1/é", "/other", "/v1/"]
 )
