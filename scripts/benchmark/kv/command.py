@@ -52,13 +52,11 @@ def kv(
 
     With the defaults it takes four to five minutes on two cores that have nothing else to do.
 
-    Parts
-    -----
-    `transports`: from one connector's frames into another's, by each transport; NIXL's if it is installed, over what
-    UCX chooses (UCX_TLS). `copies`: between an engine's pool and
-    a connector's frames. `offloading`: the first token of a prompt that is nowhere, in the pool, in the connector's
-    memory, on the disk. `mixed`: streams, and prompts that arrive meanwhile, with `--prefill-engines 1
-    --decode-engines 1`, with `-dp 2` and with one engine, in turn.
+    The parts are `transports`: from one connector's frames into another's, by each transport; NIXL's if it is
+    installed, over what UCX chooses (UCX_TLS). `copies`: between an engine's pool and a connector's frames.
+    `offloading`: the first token of a prompt that is nowhere, in the pool, in the connector's memory, on the disk.
+    `mixed`: streams, and prompts that arrive meanwhile, with `--prefill-engines 1 --decode-engines 1`, with `-dp 2` and
+    with one engine, in turn.
 
     Parameters
     ----------
