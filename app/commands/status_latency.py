@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from app.house import HouseHistogram, HouseLatency
 
+LEAST_SAMPLES = 5
+"""Of fewer, where they lie within a bucket is a guess."""
+
 
 def medians(now: HouseLatency, before: HouseLatency | None) -> list[tuple[str, float]]:
-    """Of what was measured between two readings, or since the server began: name and seconds; nothing of what was not
-    measured meanwhile."""
+    """Of what was measured between two readings, or since the server began: name and seconds; nothing of what was
+    measured less than five times meanwhile."""
     named = (
         ("first token", now.ttft, None if before is None else before.ttft),
         ("between tokens", now.itl, None if before is None else before.itl),
@@ -17,7 +20,8 @@ def medians(now: HouseLatency, before: HouseLatency | None) -> list[tuple[str, f
     )
     found = []
     for name, new, old in named:
-        if (seconds := quantile(new.bounds, between(new, old), 0.5)) is not None:
+        counts = between(new, old)
+        if sum(counts) >= LEAST_SAMPLES and (seconds := quantile(new.bounds, counts, 0.5)) is not None:
             found.append((name, seconds))
     return found
 

@@ -17,6 +17,8 @@ from app.house import House, HouseActor, HouseEngine
 OK, WARN, BAD, DIM = "green", "yellow", "red", "dim"
 DOWN = "down"
 """The phase between two incarnations."""
+ONLY_BEFORE_READY = ("start", "import", "compile kernels", "warm up")
+"""Phases that a ready actor has left: its next heartbeat says so."""
 SILENT_SECONDS = 3.0
 """Actors say every second how they are."""
 
@@ -133,13 +135,24 @@ def _actor_state(actor: HouseActor) -> Text:
         return Text(f"silent {duration(actor.heartbeat_age)}", BAD)
     if actor.ready:
         return Text("ready", OK)
+    if _comes_later(actor):
+        return Text("comes later", DIM)
     if actor.phase == DOWN and actor.last_end is None:
-        return Text("not yet", BAD if actor.needed else DIM)  # it has not been started so far
+        return Text("not yet", BAD)  # it has not been started so far
     word = "down" if actor.phase == DOWN else "starting"
     return Text(word, BAD if actor.needed and word == "down" else WARN)
 
 
+def _comes_later(actor: HouseActor) -> bool:
+    """Nobody waits for it: a standby is used up by each restart."""
+    return actor.phase == DOWN and not actor.needed and (actor.kind == "standby" or actor.last_end is None)
+
+
 def _phase(actor: HouseActor) -> str:
+    if _comes_later(actor):
+        return ""
+    if actor.ready and actor.phase in ONLY_BEFORE_READY:
+        return "just started"
     phase = plain(actor.phase)
     if phase == DOWN:
         return f"for {duration(actor.phase_seconds)}"

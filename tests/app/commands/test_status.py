@@ -47,7 +47,9 @@ def test_what_is_wrong_is_told_with_its_reason() -> None:
         actor("app"),
         actor("engine-0", ready=False, phase="load", progress=0.45, restarts=2, last_end="killed by SIGKILL"),
         actor("output-0", ready=False, phase="down", phase_seconds=3.0, last_end="exit status 1"),
-        actor("standby-0", ready=False, phase="down", phase_seconds=9.0, needed=False),
+        actor("rank-0.1", ready=False, phase="down", phase_seconds=9.0),
+        actor("standby-0", ready=False, phase="down", phase_seconds=9.0, needed=False, last_end="exit status 1"),
+        actor("weights-0", phase="import"),
         actor("kv-0", heartbeat_age=4.0),
     ]
     text = shown(house(ready=False, reason="engine-0 is starting again", actors=actors))
@@ -56,7 +58,9 @@ def test_what_is_wrong_is_told_with_its_reason() -> None:
     assert "load 45%" in text
     assert "killed by SIGKILL" in text
     assert re.search(r"down +for 3 s .*exit status 1", text)
-    assert re.search(r"not yet +for 9 s", text)
+    assert re.search(r"rank-0.1 +not yet +for 9 s", text)
+    assert re.search(r"standby-0 +comes later +4711", text)
+    assert re.search(r"weights-0 +ready +just started", text)
     assert "silent 4 s" in text
 
 
@@ -109,14 +113,16 @@ def test_medians_are_of_what_was_measured_lately() -> None:
     first = house(latency=measured(10, 0, 0, 0), now=8000.0)
     assert "median first token 50 ms since the start" in shown(first)
     rates.take(first, 1.0)
-    later = house(latency=measured(10, 0, 4, 0), now=8003.0)
+    later = house(latency=measured(10, 0, 6, 0), now=8003.0)
     rates.take(later, 4.0)
     assert "median first token 300 ms in 3 s" in shown(later, rates)
     rates.take(house(latency=measured(0, 1, 0, 0), started_at=8004.0), 5.0)
     assert rates.earlier is None
 
 
-def test_what_was_never_measured_has_no_median() -> None:
+def test_what_was_hardly_or_never_measured_has_no_median() -> None:
+    assert "median" not in shown(house(latency=measured(2, 0, 2, 0)))
+    assert "median" in shown(house(latency=measured(2, 0, 3, 0)))
     assert quantile([0.1, 0.2], [0, 0, 0], 0.5) is None
     assert quantile([0.1, 0.2], [0, 0, 5], 0.5) == 0.2
     assert "median" not in shown(house())
