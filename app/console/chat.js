@@ -6,7 +6,7 @@
  */
 
 import { Announcer } from "./chat_announcer.js";
-import { NOTHING_SERVED, options, servedBy } from "./chat_choices.js";
+import { EXAMPLE_SAMPLING, NOTHING_SERVED, advice, options, servedBy } from "./chat_choices.js";
 import { CodeDialog, shownAsCode } from "./chat_code.js";
 import { Composer } from "./chat_composer.js";
 import { Controls } from "./chat_controls.js";
@@ -18,6 +18,7 @@ import { request } from "./chat_request.js";
 import { Transcript } from "./chat_transcript.js";
 import { Turn } from "./chat_turn.js";
 import { Welcome } from "./chat_welcome.js";
+import { Witness } from "./chat_witness.js";
 import { button, byId, element, keepEndInSight, scrollToEnd } from "./dom.js";
 
 const KEEP_MILLISECONDS = 300;
@@ -34,6 +35,7 @@ class Playground {
   #served = NOTHING_SERVED;
   /** @type {Turn | null} while an answer comes */ #running = null;
   #transcript;
+  #witness;
   #announcer = new Announcer();
   #code = new CodeDialog();
   #notice = element("p", { class: "notice", role: "alert", hidden: true });
@@ -46,6 +48,7 @@ class Playground {
   /** @param {HTMLElement} section @param {any} api */
   constructor(section, api) {
     this.#api = api;
+    this.#witness = new Witness(api);
     const kept = this.#keeper.read();
     this.#choices = kept.choices;
     this.controls = new Controls(this.#choices, () => this.#chosen());
@@ -55,7 +58,7 @@ class Playground {
       (model) => this.#chosen({ model }),
     );
     this.composer = new Composer({ send: (text) => this.#send(text), stop: () => this.#stop() });
-    this.welcome = new Welcome((text) => this.#send(text));
+    this.welcome = new Welcome((text) => this.#try(text));
     this.#transcript = new Transcript({
       resay: (at, text) => this.#run(at, [{ role: "user", text }]),
       again: (at) => this.#run(at, []),
@@ -128,11 +131,17 @@ class Playground {
     this.#notice.textContent = text;
   }
 
+  #advise() {
+    this.composer.advise(advice(this.#choices, this.#served));
+  }
+
   /** @param {any} house */
   #serve(house) {
+    this.#witness.take(house);
     this.#served = servedBy(house);
     this.controls.serve(this.#served);
     this.models.serve([...house.model.names, ...house.model.adapters]);
+    this.#advise();
   }
 
   // -------------------------------------------------------------------- what the visitor does
@@ -141,6 +150,7 @@ class Playground {
   #chosen(more = {}) {
     Object.assign(this.#choices, more);
     this.#tell("");
+    this.#advise();
     this.#keeping ||= setTimeout(() => this.#keep(), KEEP_MILLISECONDS);
   }
 
@@ -154,6 +164,14 @@ class Playground {
       return false;
     }
     return this.#run(this.#messages.length, [{ role: "user", text }]);
+  }
+
+  /** An example. What it is sent with is shown in the settings. @param {string} text */
+  #try(text) {
+    this.#choices.sampling = { ...EXAMPLE_SAMPLING, ...this.#choices.sampling };
+    this.controls.renew(this.#choices);
+    this.controls.serve(this.#served);
+    this.#send(text);
   }
 
   #stop() {
@@ -188,6 +206,7 @@ class Playground {
     this.controls.renew(this.#choices);
     this.controls.serve(this.#served);
     this.models.show();
+    this.#advise();
     this.#renew(messages);
     this.#tell("");
     this.#keep();
@@ -239,12 +258,17 @@ class Playground {
     this.#running = turn;
     this.#settle();
     scrollToEnd();
+    const died = this.#witness.begin();
     await turn.play(this.#api, asked, answer);
     if (this.#running === turn) this.#running = null;
     if (!this.#messages.includes(answer)) return; // it was taken away meanwhile
     keepEndInSight(() => this.#settle());
     if (awaited(this.#messages).length && !this.composer.text) view.focus();
     this.#announcer.end(answer);
+    this.#keep();
+    answer.outcome.survived = answer.outcome.error || answer.outcome.isStopped ? "" : await died();
+    if (!answer.outcome.survived || !this.#messages.includes(answer)) return;
+    keepEndInSight(() => view.showFacts());
     this.#keep();
   }
 }

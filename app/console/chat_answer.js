@@ -22,6 +22,7 @@ export class AnswerView {
   /** @type {{sync: (part: any) => void, end?: () => void}[]} one for each part */ #views = [];
   #parts = element("div", { class: "parts" });
   #waiting = element("p", { class: "waiting", hidden: true });
+  #facts = element("p", { class: "facts" });
   #foot = element("footer", { hidden: true });
 
   /** @param {Answer} answer @param {Actions} actions @param {boolean} isLive whether it is still to come */
@@ -112,7 +113,7 @@ export class AnswerView {
   #showFoot() {
     const { outcome } = this.#answer;
     const texts = this.#views.filter((view) => view instanceof TextView);
-    const facts = element("p", { class: "facts" }, ...figures(outcome).map((fact) => element("span", {}, fact)));
+    this.showFacts();
     const actions = element("p", { class: "actions" });
     const text = textOf(this.#answer);
     if (text) actions.append(copyButton(() => text, "the answer"));
@@ -122,8 +123,13 @@ export class AnswerView {
       const retry = button("Retry", this.#actions.again, { class: "quiet" });
       this.#foot.append(element("p", { class: "error", role: "alert" }, element("span", {}, outcome.error), retry));
     }
-    this.#foot.append(facts, actions);
+    this.#foot.append(this.#facts, actions);
     this.#foot.hidden = false;
+  }
+
+  /** How it went: some of it is known a little later. */
+  showFacts() {
+    this.#facts.replaceChildren(...figures(this.#answer.outcome).map((fact) => element("span", {}, fact)));
   }
 
   /** Fields for what it waits for, and what was given. @param {Map<string, Given>} given by the ids of calls

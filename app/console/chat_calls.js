@@ -122,10 +122,16 @@ export class CallView extends Called {
 
 /** A call that an MCP server would get. */
 export class ApprovalView extends Called {
-  /** @type {HTMLButtonElement | null} */ #first = null;
-
   constructor() {
     super("The model wants to call");
+    this.root.tabIndex = -1;
+    this.root.setAttribute("role", "group");
+  }
+
+  /** @param {import("./chat_conversation.js").Approval} part */
+  sync(part) {
+    super.sync(part);
+    this.root.setAttribute("aria-label", `The model wants to call ${this.name}. Allow or refuse it.`);
   }
 
   /** @param {Given | null} given @param {boolean} isLast @param {() => void} changed */
@@ -153,13 +159,14 @@ export class ApprovalView extends Called {
       this.#show({ role: "decision", id: this.id, approve });
       changed();
     };
-    this.#first = button("Allow", () => decide(true), { class: "primary", "aria-label": `Allow ${this.name}` });
+    const allow = button("Allow", () => decide(true), { class: "primary", "aria-label": `Allow ${this.name}` });
     const refuse = button("Refuse", () => decide(false), { "aria-label": `Refuse ${this.name}` });
-    this.put(element("div", { class: "asked row" }, refuse, this.#first));
+    this.put(element("div", { class: "asked row" }, refuse, allow));
   }
 
+  /** Of the whole, and of neither button: who presses Enter once too often has decided nothing. */
   focus() {
-    this.#first?.focus();
+    this.root.focus();
   }
 }
 

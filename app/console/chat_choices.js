@@ -8,7 +8,8 @@
  *     tools: string, toolChoice: "auto" | "required" | "none", mcp: string[], asksApproval: boolean}} Choices
  * @typedef {{model: string, system: string, sampling: Record<string, any>, format: any, topLogprobs: number | null,
  *     tools: any[], toolChoice: string, mcp: string[], asksApproval: boolean, thinking: boolean | null}} Options
- * @typedef {{model: string, maxLogprobs: number, toolServers: string[], thinks: boolean}} Served what /house tells
+ * @typedef {{model: string, maxLogprobs: number, toolServers: string[], thinks: boolean, readsCalls: boolean}} Served
+ *     what /house tells; `readsCalls`: where the model is free to make some
  */
 
 const MOST_STOPS = 16;
@@ -41,6 +42,9 @@ export const FIELDS = [
 function field(name, label, least, most, step, neutral, hint) {
   return { name, label, least, most, step, neutral, isWhole: step === 1, hint };
 }
+
+/** Of examples, whose answers should make sense from any model. @type {Record<string, number>} */
+export const EXAMPLE_SAMPLING = { temperature: 0, max_tokens: 256 };
 
 export const EXAMPLE_SCHEMA = {
   type: "object",
@@ -157,17 +161,25 @@ function parsed(text, name) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`${name} must be JSON: ${/** @type {Error} */ (error).message}`);
+    throw new Error(`${name} must be JSON: ${/** @type {Error} */ (error).message.replace(/\.$/, "")}.`);
   }
 }
 
 /** @type {Served} before there is a house */
-export const NOTHING_SERVED = { model: "", maxLogprobs: 20, toolServers: [], thinks: false };
+export const NOTHING_SERVED = { model: "", maxLogprobs: 20, toolServers: [], thinks: false, readsCalls: true };
 
 /** @param {any} house @returns {Served} */
 export function servedBy({ model, max_logprobs, tool_servers }) {
   const thinks = Boolean(model.reasoning_parser) && model.reasoning_parser !== "none";
-  return { model: model.id, maxLogprobs: max_logprobs, toolServers: tool_servers, thinks };
+  const readsCalls = model.tool_call_parser !== null;
+  return { model: model.id, maxLogprobs: max_logprobs, toolServers: tool_servers, thinks, readsCalls };
+}
+
+/** Why what is chosen may not do what it seems to, "" if it does. @param {Choices} choices @param {Served} served */
+export function advice(choices, served) {
+  const hasTools = choices.usesTools || choices.mcp.some((label) => served.toolServers.includes(label));
+  if (!hasTools || served.readsCalls || choices.toolChoice !== "auto") return "";
+  return "This model’s template shows it no tools: it calls one only if “Calls are” is “required”.";
 }
 
 /** What requests are made from. @param {Choices} choices @param {Served} served

@@ -1,6 +1,6 @@
 /** Where a visitor types: Enter sends, Shift+Enter begins a line. Used by chat.js. */
 
-import { button, element } from "./dom.js";
+import { button, element, setText } from "./dom.js";
 
 const MOST_ROWS = 10;
 
@@ -9,6 +9,7 @@ export class Composer {
     ...{ id: "chat-input", rows: "1", placeholder: "Ask something", enterkeyhint: "send", autocomplete: "off" },
     "aria-describedby": "chat-keys",
   });
+  #advice = element("p", { class: "advice", role: "status" });
   #send;
   #stop;
 
@@ -40,11 +41,17 @@ export class Composer {
       element("label", { for: "chat-input", class: "unseen" }, "Message"),
       element("div", { class: "entry" }, this.#field, this.#send, this.#stop),
       element("p", { class: "hint", id: "chat-keys" }, "Enter sends, Shift+Enter begins a line, Esc stops an answer."),
+      this.#advice,
     );
   }
 
   get text() {
     return this.#field.value;
+  }
+
+  /** Below the box. @param {string} text "": nothing */
+  advise(text) {
+    setText(this.#advice, text);
   }
 
   focus() {

@@ -6,7 +6,7 @@
  * @typedef {import("./chat_choices.js").Served} Served
  */
 
-import { EXAMPLE_TOOLS, FIELDS, readSchema, readTools } from "./chat_choices.js";
+import { EXAMPLE_SCHEMA, EXAMPLE_TOOLS, FIELDS, readSchema, readTools } from "./chat_choices.js";
 import { NumberField, judged } from "./chat_number_field.js";
 import { button, element } from "./dom.js";
 
@@ -151,11 +151,22 @@ export class Controls {
     return element("label", { class: "check" }, box, label);
   }
 
+  /** @param {"schema" | "tools"} name @param {any} value */
+  #example(name, value) {
+    const put = () => {
+      this.#choices[name] = JSON.stringify(value, null, 2);
+      for (const renew of this.#renewals) renew();
+      this.#changed();
+    };
+    return button("Put in an example", put, { class: "quiet" });
+  }
+
   // -------------------------------------------------------------------- form of the answer
 
   #format() {
     const forms = { text: "text", json_object: "any JSON object", json_schema: "JSON of a schema" };
-    const schema = this.#area("schema", "JSON schema", 8, "{ … }", readSchema);
+    const editor = this.#area("schema", "JSON schema", 8, "{ … }", readSchema);
+    const schema = element("div", { class: "group" }, editor, this.#example("schema", EXAMPLE_SCHEMA));
     this.#renewal(() => (schema.hidden = this.#choices.format !== "json_schema"));
     return element(
       "div",
@@ -175,16 +186,7 @@ export class Controls {
       required: "required",
       none: "not made",
     });
-    const example = button(
-      "Put in an example",
-      () => {
-        this.#choices.tools = JSON.stringify(EXAMPLE_TOOLS, null, 2);
-        for (const renew of this.#renewals) renew();
-        this.#changed();
-      },
-      { class: "quiet" },
-    );
-    const body = element("div", { class: "group" }, editor, example);
+    const body = element("div", { class: "group" }, editor, this.#example("tools", EXAMPLE_TOOLS));
     this.#approval = this.#check("asksApproval", "Ask me before each of their calls");
     this.#renewal(() => (body.hidden = !this.#choices.usesTools));
     this.#renewal(() => (choice.hidden = !this.#choices.usesTools && !this.#choices.mcp.length));

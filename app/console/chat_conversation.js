@@ -12,7 +12,8 @@
  * @typedef {{kind: "approval", id: string, label: string, name: string, arguments: string}} Approval
  * @typedef {Thought | Text | Call | List | McpCall | Approval} Part
  * @typedef {{prompt: number, cached: number, completion: number}} Usage
- * @typedef {{usage: Usage | null, firstSeconds: number | null, rate: number | null, finish: string, isStopped: boolean, error: string}} Outcome
+ * @typedef {{usage: Usage | null, firstSeconds: number | null, rate: number | null, finish: string, isStopped: boolean, error: string, survived: string}} Outcome
+ *     `survived`: what died during it, "" if nothing did
  * @typedef {{role: "user", text: string}} UserMessage
  * @typedef {{role: "assistant", model: string, isJson: boolean, parts: Part[], items: any[] | null, outcome: Outcome}} Answer
  *     `items`: as the Responses API told them, to be sent back; null: from a chat completion, or not whole
@@ -23,7 +24,7 @@
 
 /** @param {string} model @param {boolean} [isJson] @returns {Answer} */
 export function newAnswer(model, isJson = false) {
-  const outcome = { usage: null, firstSeconds: null, rate: null, finish: "", isStopped: false, error: "" };
+  const outcome = { usage: null, firstSeconds: null, rate: null, finish: "", isStopped: false, error: "", survived: "" };
   return { role: "assistant", model, isJson, parts: [], items: null, outcome };
 }
 
@@ -110,7 +111,7 @@ function readAnswer(given, at) {
   }
   answer.parts = given.parts.map((/** @type {any} */ part) => readPart(part, at));
   answer.items = Array.isArray(given.items) ? given.items : null;
-  const { usage, firstSeconds, rate, finish, isStopped, error } = given.outcome ?? {};
+  const { usage, firstSeconds, rate, finish, isStopped, error, survived } = given.outcome ?? {};
   const isUsage = ["prompt", "cached", "completion"].every((name) => typeof usage?.[name] === "number");
   const number = (/** @type {any} */ value) => (typeof value === "number" ? value : null);
   answer.outcome = {
@@ -120,6 +121,7 @@ function readAnswer(given, at) {
     finish: typeof finish === "string" ? finish : "",
     isStopped: isStopped === true,
     error: typeof error === "string" ? error : "",
+    survived: typeof survived === "string" ? survived : "",
   };
   return answer;
 }

@@ -8,7 +8,7 @@ const ENDS = {
 };
 
 /** @param {import("./chat_conversation.js").Outcome} outcome @returns {string[]} */
-export function figures({ usage, firstSeconds, rate, finish, isStopped }) {
+export function figures({ usage, firstSeconds, rate, finish, isStopped, survived }) {
   const facts = [];
   if (isStopped) facts.push("stopped");
   if (finish && finish !== "stop" && finish !== "tool_calls") {
@@ -20,6 +20,7 @@ export function figures({ usage, firstSeconds, rate, finish, isStopped }) {
   }
   if (firstSeconds !== null) facts.push(`first token ${seconds(firstSeconds)}`);
   if (rate !== null) facts.push(`${rate >= 100 ? rate.toFixed(0) : rate.toFixed(1)} tokens/s`);
+  if (survived) facts.push(`went on after ${survived} had died`);
   return facts;
 }
 

@@ -26,7 +26,8 @@ export class Welcome {
         "p",
         { class: "hint" },
         "Everything here goes over the API that your programs use: “As code” shows the request as curl and Python. " +
-          "The conversation stays in this browser.",
+          "The conversation stays in this browser. An example sets Temperature and Max tokens where they are empty, " +
+          "as a small model keeps to the likeliest words best.",
       ),
       element("ul", {}, ...choices),
     );

@@ -73,6 +73,14 @@ def test_an_answer_comes_with_its_figures_and_is_there_again_after_a_reload(brow
         expect(answers(page)).to_have_count(0)
         expect(page.get_by_role("heading", name="Talk to the model")).to_be_visible()
 
+        page.locator("#choice-max_tokens").fill("")
+        page.get_by_role("button", name="What is the capital of France?").click()  # with settings that are shown
+        for name, value in (("temperature", "0"), ("max_tokens", "256"), ("seed", "1")):
+            expect(page.locator(f"#choice-{name}")).to_have_value(value)
+        page.keyboard.press("Escape")
+        until_answered(page)
+        served.until_idle()
+
 
 def test_escape_stops_an_answer_and_the_server_s_work_for_it(browser: Browser, served: ThreadedServer, seed: str):
     with open_page(browser, chat(served)) as page:
@@ -109,6 +117,7 @@ def test_an_answer_goes_on_after_its_engine_was_killed_and_the_house_tells_how(
         choose(page, "Sampling", max_tokens="100", seed=seed)
         say(page, QUESTION)
         undisturbed = text_of(until_answered(page))
+        expect(answers(page)).not_to_contain_text("had died")
         row = page.locator("#actors").get_by_role("row", include_hidden=True).filter(has_text="engine-0")
         restarts = int(row.locator("td").nth(4).text_content() or "")
 
@@ -120,7 +129,8 @@ def test_an_answer_goes_on_after_its_engine_was_killed_and_the_house_tells_how(
         expect(engine.locator(".word")).to_have_text(re.compile("^restart(ing|ed)"))
         events = page.locator("#events")
         expect(events).to_contain_text("engine-0 ended: killed by SIGKILL")
-        expect(events).to_contain_text("engine-0 is ready again; 1 request went on")
+        expect(events).to_contain_text("engine-0 is ready again")
+        expect(events).to_contain_text("1 request went on")  # in the same line, unless a reading came between
         for said in ("engine-0 ended: killed by SIGKILL", "engine-0 is ready again"):
             expect(page.get_by_role("log", name="Changes")).to_contain_text(said)
         expect(engine).to_contain_text(f"{restarts + 1} restart")
@@ -130,7 +140,10 @@ def test_an_answer_goes_on_after_its_engine_was_killed_and_the_house_tells_how(
         answer = until_answered(page)
         expect(answer).to_contain_text("100 tokens out")
         expect(answer).to_contain_text("tokens/s")
+        expect(answer).to_contain_text("went on after engine-0 had died")
         assert text_of(answer) == undisturbed
+        page.reload()
+        expect(until_answered(page)).to_contain_text("went on after engine-0 had died")
 
 
 def test_what_the_server_refuses_is_told_in_its_words_and_can_be_tried_again(browser: Browser, served: ThreadedServer):

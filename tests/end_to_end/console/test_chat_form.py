@@ -55,8 +55,10 @@ def test_an_answer_keeps_to_a_schema_and_a_wrong_schema_is_not_sent(browser: Bro
         page.get_by_label("Answers are").select_option("JSON of a schema")
         page.get_by_label("JSON schema").fill('{"type": ')
         say(page, "Which boat?")
-        expect(page.get_by_text("The schema must be JSON").first).to_be_visible()
+        expect(page.get_by_text(re.compile(r"The schema must be JSON: .*[^.]\. See the settings\.$"))).to_be_visible()
         expect(answers(page)).to_have_count(0)
+        page.get_by_role("button", name="Put in an example").click()
+        expect(page.get_by_label("JSON schema")).to_have_value(re.compile('"additionalProperties": false'))
 
         schema = {"type": "object", "properties": {"boat": {"enum": ["gull", "tern"]}}, "required": ["boat"]}
         page.get_by_label("JSON schema").fill(json.dumps(schema | {"additionalProperties": False}))
