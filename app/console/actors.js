@@ -37,8 +37,20 @@ const PHASES = {
 export const describe = (actor, ownsAll) =>
   actor.kind === "app" && ownsAll ? "owns all processes" : (WHAT_IT_DOES[actor.kind] ?? actor.kind);
 
+/** What is ready has left these: its next heartbeat says so. */
+const ONLY_BEFORE_READY = ["start", "import", "compile kernels", "warm up"];
+
+/** Whether its phase is yet to be told. @param {any} actor */
+const hasJustStarted = (actor) => actor.ready && ONLY_BEFORE_READY.includes(actor.phase);
+
 /** @param {any} actor */
-export const phaseOf = (actor) => PHASES[actor.phase] ?? actor.phase;
+export const phaseOf = (actor) => (hasJustStarted(actor) ? "just started" : (PHASES[actor.phase] ?? actor.phase));
+
+/** With how long, for the table. @param {any} actor */
+export function phaseSince(actor) {
+  const isTimeless = actor.kind === "app" || hasJustStarted(actor);
+  return `${phaseOf(actor)}${isTimeless ? "" : ` for ${duration(actor.phase_seconds)}`}`;
+}
 
 /** In one word or a few, and how bad that is: ok, busy (on its way), warn, bad or off.
  * @param {any} actor @param {number} [restartedAt] when the page saw that, by `now` @param {number} [now] seconds
@@ -53,7 +65,9 @@ export function stateOf(actor, restartedAt = -Infinity, now = 0) {
   const isAgain = actor.restarts > 0 || actor.last_end !== null;
   const isUnderWay = actor.phase !== "down" && actor.progress > 0 && actor.progress < 1;
   const progress = isUnderWay ? ` ${Math.floor(actor.progress * 100)} %` : "";
-  if (!actor.needed && actor.phase === "down") return { word: "not needed now", level: "off" };
+  if (!actor.needed && actor.phase === "down") {
+    return { word: actor.kind === "standby" || !isAgain ? "comes later" : "not needed now", level: "off" };
+  }
   if (isAgain) return { word: `restarting${progress}`, level: "warn" };
   return { word: actor.phase === "down" ? "not started yet" : `starting${progress}`, level: "busy" };
 }

@@ -38,7 +38,7 @@ const PLANS = [
   {
     title: "Time to first token",
     unit: "over 10 s",
-    hint: "From admission to the first token; estimated within the histogram's buckets.",
+    hint: "From admission to the first token; estimated within the histogram's buckets, from 5 requests on.",
     tell: latency,
     least: 0.01,
     lines: [

@@ -126,10 +126,10 @@ export class Drawing {
     setText(drawn.more, actor.kind === "app" ? counted(this.#house.requests.live, "live sequence") : [heard, restartsOf(actor)].filter(Boolean).join(" · "));
     const engine = this.#house.engines.find((one) => actor.kind === "engine" && one.index === actor.engine_index);
     if (!engine || !drawn.load || !drawn.bar) return;
-    const share = engine.kv_blocks_total ? Math.min(1, engine.kv_blocks_used / engine.kv_blocks_total) : 0;
+    const share = engine.kv_blocks_total ? Math.min(1, engine.kv_blocks_used / engine.kv_blocks_total) : null;
     const held = engine.is_sleeping ? "asleep · " : engine.is_paused ? "paused · " : "";
     setText(drawn.load, `${held}${engine.running} running · ${engine.waiting} waiting · KV ${percent(share)}`);
-    drawn.bar.setAttribute("width", String(Number(drawn.bar.getAttribute("data-full")) * share));
+    drawn.bar.setAttribute("width", String(Number(drawn.bar.getAttribute("data-full")) * (share ?? 0)));
   }
 
   /** Which links carry something now. */

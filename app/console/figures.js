@@ -3,6 +3,7 @@
 
 const RATE_SECONDS = 3;
 const LATENCY_SECONDS = 10;
+const LEAST_SAMPLES = 5; // of fewer, where they lie within a bucket is a guess
 
 /** @typedef {{bounds: number[], counts: number[], sum: number}} Histogram */
 /** @typedef {{p50: number | null, p95: number | null}} Quantiles */
@@ -21,12 +22,12 @@ const LATENCY_SECONDS = 10;
  * @property {number | null} acceptedShare of guessed tokens
  */
 
-/** Seconds below which so many of the new values lie, taken to be spread evenly within a bucket; null if there is none.
+/** Seconds below which so many of the new values lie, taken to be spread evenly within a bucket; null if there are too few.
  * @param {Histogram} before @param {Histogram} now @param {number} share 0 to 1 */
 export function quantile(before, now, share) {
   const counts = now.counts.map((count, i) => Math.max(0, count - (before.counts[i] ?? 0)));
   const total = counts.reduce((sum, count) => sum + count, 0);
-  if (!total) return null;
+  if (total < LEAST_SAMPLES) return null;
   let below = 0;
   for (let i = 0; i < counts.length; i++) {
     if (counts[i] && below + counts[i] >= share * total) {

@@ -31,8 +31,13 @@ export function showLost(lostAt, why) {
   setState("lost", "no answer");
 }
 
+/** The visitor is being asked for it. */
+export function showKeyWanted() {
+  setState("warn", "needs a key");
+}
+
 export function showLocked() {
-  setState("warn", "locked");
+  showKeyWanted();
   document.body.classList.add("lost"); // what is shown was so before
   const nothing = byId("nothing-yet");
   if (nothing) setText(nothing, "It is drawn for who has a key.");
@@ -67,5 +72,5 @@ function setState(state, word, why = "") {
   badge.dataset.state = state;
   badge.title = why;
   byId("state-word").textContent = word;
-  if (isNews) announce(`The server is ${word}.${why ? ` ${why}` : ""}`);
+  if (isNews) announce(`The server: ${word}.${why ? ` ${why}` : ""}`);
 }

@@ -1,11 +1,11 @@
 // The view #house: figures of now, the actors drawn and as a table, and what has happened since the page was opened.
 
-import { Happenings, heartbeatOf, phaseOf, stateOf } from "./actors.js";
+import { Happenings, heartbeatOf, phaseSince, stateOf } from "./actors.js";
 import { announce } from "./announcer.js";
 import { byId, element, setText } from "./dom.js";
 import { Drawing } from "./drawing.js";
 import { Readings } from "./figures.js";
-import { duration, latency, percent, rate } from "./words.js";
+import { latency, percent, rate } from "./words.js";
 
 const MOST_EVENTS = 200;
 
@@ -20,14 +20,17 @@ function tilesOf(house, figures) {
     ["Generated", rate(figures.generationRate), "tokens/s"],
     ["Prompts", rate(figures.promptRate), "tokens/s"],
     ["KV cache in use", percent(figures.kvShare), kvOf(tokens)],
-    ["First token", latency(figures.ttft.p50), "median of 10 s"],
-    ["Between tokens", latency(figures.itl.p50), "median of 10 s"],
+    ["First token", latency(figures.ttft.p50), medianOf(figures.ttft)],
+    ["Between tokens", latency(figures.itl.p50), medianOf(figures.itl)],
   ];
 }
 
+/** @param {import("./figures.js").Quantiles} found */
+const medianOf = ({ p50 }) => (p50 === null ? "fewer than 5 in 10 s" : "median of 10 s");
+
 /** @param {number} tokens */
 function kvOf(tokens) {
-  if (!tokens) return "no engine yet";
+  if (!tokens) return "not known yet";
   const told = tokens < 1e6 ? tokens.toLocaleString("en") : `${(tokens / 1e6).toFixed(1)} M`;
   return `of ${told} tokens`;
 }
@@ -63,11 +66,10 @@ function showTable(table, house, happenings) {
   house.actors.forEach((actor, i) => {
     const row = body.rows[i] ?? body.insertRow();
     const state = stateOf(actor, happenings.restartedAt(actor.name), house.now);
-    const since = actor.kind === "app" ? "" : ` for ${duration(actor.phase_seconds)}`;
     const texts = [
       actor.name,
       state.word,
-      `${phaseOf(actor)}${since}`,
+      phaseSince(actor),
       actor.pid === null ? "–" : String(actor.pid),
       heartbeatOf(actor).replace("heard ", "") || "–",
       String(actor.restarts),

@@ -4,6 +4,7 @@
 import { start as startCharts } from "./charts.js";
 import { start as startChat } from "./chat.js";
 import { byId } from "./dom.js";
+import { showKeyWanted } from "./frame.js";
 import { start as startHouse } from "./house.js";
 import { Poll } from "./poll.js";
 import { Requests, url } from "./requests.js";
@@ -24,6 +25,7 @@ function showKeyButton() {
 }
 
 byId("key-button").addEventListener("click", () => requests.ask());
+document.addEventListener("key-wanted", showKeyWanted);
 document.addEventListener("key", () => {
   showKeyButton();
   poll.now();

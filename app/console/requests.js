@@ -1,5 +1,6 @@
 // Requests of the page, with the visitor's key, which is kept for this tab only. `key` is dispatched on document when
-// there is another one, or it turns out that one is needed. Used by main.js.
+// there is another one, or it turns out that one is needed; `key-wanted` when the visitor is asked for one as the server
+// has refused a request. Used by main.js.
 
 import { KeyDialog } from "./key_dialog.js";
 import { store, stored } from "./storage.js";
@@ -44,6 +45,7 @@ export class Requests {
         this.#tell();
       }
       if (used !== this.#key) continue; // another request has been given a new one meanwhile
+      document.dispatchEvent(new CustomEvent("key-wanted"));
       if (await this.ask(used ? "The server does not know this key. Try another one." : "")) continue;
       this.isDeclined = true;
       return response;

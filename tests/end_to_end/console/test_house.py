@@ -23,8 +23,8 @@ def actor(page: Page, name: str) -> Locator:
     return page.locator(f'[data-actor="{name}"]')
 
 
-def complete(url: str, max_tokens: int) -> None:
-    body = {"prompt": "Mist over the water", "max_tokens": max_tokens, "ignore_eos": True}
+def complete(url: str, max_tokens: int, count: int) -> None:
+    body = {"prompt": ["Mist over the water"] * count, "max_tokens": max_tokens, "ignore_eos": True}
     httpx.post(f"{url}/v1/completions", json=body, timeout=30).raise_for_status()
 
 
@@ -66,7 +66,10 @@ def test_each_actor_is_drawn_and_told_in_a_table_and_figures_and_charts_follow_r
             expect(page.get_by_role("row").filter(has_text=name).first).to_contain_text("ready")
         expect(page.locator("#state-word")).to_have_text("ready")
         expect(page.locator("#drawing svg")).to_have_attribute("aria-label", re.compile("app sends EngineCoreRequest"))
-        complete(served.url, 40)
+        first = page.locator("#tiles > div").filter(has_text="First token")
+        expect(first).to_contain_text("fewer than 5 in 10 s")
+        complete(served.url, 40, 5)
+        expect(first).to_contain_text(re.compile(r"^First token[0-9.]+ ms ?median of 10 s$"))
         tile = page.locator("#tiles > div").filter(has_text="Between tokens")
         expect(tile.locator("dd").first).to_have_text(re.compile(r"^[0-9.]+ ms$"))
         screenshot(page, "house")

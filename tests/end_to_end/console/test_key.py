@@ -39,6 +39,7 @@ def test_a_wrong_key_is_said_to_be_wrong_and_the_visitor_may_take_their_time(bro
     with open_page(browser, f"{locked.url}{ROOT_PATH}/", expected=REFUSED) as page:
         page.add_init_script(HOLD_LIMITS)
         page.reload()
+        expect(page.locator("#state-word")).to_have_text("needs a key")
         enter(page, "wrong")
         dialog = page.get_by_role("dialog", name="API key")
         expect(dialog).to_contain_text("The server does not know this key")
@@ -61,7 +62,7 @@ def test_who_gives_no_key_sees_nothing_until_they_give_one_wherever_they_are_ask
     with open_page(browser, chat(locked, ROOT_PATH), expected=REFUSED) as page:
         page.get_by_role("button", name="Cancel").click()
         expect(page.get_by_role("alert").filter(has_text="This server needs a key")).to_be_visible()
-        expect(page.locator("#state-word")).to_have_text("locked")
+        expect(page.locator("#state-word")).to_have_text("needs a key")
         expect(page.get_by_text("Waiting for the server", exact=False)).to_have_count(0)
         expect(page.get_by_role("button", name="Enter key")).to_be_visible()
         choose(page, "Sampling", max_tokens="5")

@@ -20,21 +20,22 @@ QUANTILES = """async () => {
     const before = { bounds: [0.1, 0.2, 0.4], counts: [5, 0, 0, 0], sum: 0 };
     const of = (counts, share) => quantile(before, { ...before, counts }, share);
     const asked = [[[5, 0, 0, 0], 0.5], [[5, 10, 0, 0], 0.5], [[5, 10, 10, 0], 0.95],
-        [[9, 0, 0, 0], 0.25], [[5, 0, 0, 3], 0.5]];
+        [[10, 0, 0, 0], 0.25], [[5, 0, 0, 6], 0.5], [[9, 0, 0, 0], 0.5]];
     return asked.map(([counts, share]) => of(counts, share));
 }"""
 
 
 def test_quantiles_are_those_of_what_came_since_and_lie_within_buckets(run: Run):
     found = run(QUANTILES)
-    assert found[0] is None
-    assert found[1:] == pytest.approx([0.15, 0.38, 0.025, 0.4])
+    assert found[0] is found[-1] is None  # of four values nobody can tell
+    assert found[1:-1] == pytest.approx([0.15, 0.38, 0.025, 0.4])
 
 
 STATES = """async (actors) => {
-    const { stateOf } = await load("actors.js");
-    const usual = { ready: false, needed: true, heartbeat_age: 0, restarts: 0, last_end: null };
-    return actors.map((actor) => stateOf({ ...usual, ...actor }).word);
+    const { phaseSince, stateOf } = await load("actors.js");
+    const usual = { ready: false, needed: true, heartbeat_age: 0, restarts: 0, last_end: null, phase_seconds: 3 };
+    const whole = actors.map((actor) => ({ ...usual, ...actor }));
+    return [whole.map((actor) => stateOf(actor).word), whole.slice(-3).map(phaseSince)];
 }"""
 
 
@@ -45,9 +46,13 @@ def test_how_far_an_actor_is_is_told_of_each_phase_that_knows_it(run: Run):
         "starting": {"phase": "import", "progress": 0},
         "restarting 99 %": {"phase": "compile kernels", "progress": 0.999, "restarts": 1},
         "restarting": {"phase": "down", "progress": 0.5, "restarts": 1},
+        "comes later": {"phase": "down", "kind": "standby", "needed": False},
+        "not needed now": {"phase": "down", "kind": "kv", "needed": False, "restarts": 1},
+        "silent for 9 s": {"phase": "import", "ready": True, "heartbeat_age": 9},
         "ready": {"phase": "idle", "progress": 0.5, "ready": True},
     }
-    assert run(STATES, list(told.values())) == list(told)
+    phases = ["not running for 3 s", "just started", "idle for 3 s"]
+    assert run(STATES, list(told.values())) == [list(told), phases]
 
 
 LAYOUTS = """
