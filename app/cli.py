@@ -49,7 +49,7 @@ def make_app(words: Sequence[str] = ("serve",)) -> App:
 
     Raises BadRequestError for a file that cannot be read.
     """
-    app = App(name="trillm", version=lambda: installed_version("trillm"), config=())
+    app = App(name="trillm", version=lambda: f"trillm {installed_version('trillm')}", config=())
     sources = config_sources(settings_file(words, os.environ) if words[:1] and words[0] in TAKE_SETTINGS else None)
     app.command(serve, config=sources)
     app.command(chat)

@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter
 from app.commands.ending import refuse, status_of, tell
 from app.commands.interruption import STATUS
 from app.own_command import own_command
+from protocol.errors import BadRequestError
 
 if TYPE_CHECKING:
     from app.checkpoints.inspect import Description
@@ -50,6 +51,9 @@ def pull(
     list_
         Fetch nothing: tell which models are on this disk already.
     """
+    if model is None and revision is not None and not list_:
+        as_here = own_command("pull", "Qwen/Qwen3-0.6B", "--revision", revision)
+        raise BadRequestError(f"--revision is one of a model's on the Hub: name the model, as {as_here}")
     from app.logs import set_up_logging
     from app.settings import default_cache_directory
 

@@ -70,7 +70,11 @@ def read_toml(file: SettingsFile) -> dict[str, Any]:
         if len(data) > MOST_BYTES:
             raise BadRequestError(f"{file.path} ({file.named_by}) has more than {MOST_BYTES} bytes")
         values = tomllib.loads(data.decode("utf-8-sig"))  # which Windows' editors write
-    except (OSError, ValueError) as error:  # also what is no TOML, or not even UTF-8
+    except FileNotFoundError as error:
+        raise BadRequestError(f"{file.path} ({file.named_by}): there is no such file") from error
+    except OSError as error:
+        raise BadRequestError(f"{file.path} ({file.named_by}) cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # what is no TOML, or not even UTF-8
         raise BadRequestError(f"{file.path} ({file.named_by}) cannot be read: {error}") from error
     except RecursionError as error:
         raise BadRequestError(f"{file.path} ({file.named_by}) cannot be read: it is nested too deeply") from error

@@ -11,6 +11,7 @@ from app.checkpoints.default_model import FILE
 from app.commands.cached_models import CachedModel, cached_models
 from app.commands.pull import listed, pull, size
 from app.own_command import own_command
+from protocol.errors import BadRequestError
 from tests.helpers.tiny_gguf import write_gguf
 
 
@@ -31,6 +32,11 @@ def test_a_directory_is_told_with_how_to_serve_it(checkpoint: Path, capsys: pyte
 def test_what_cannot_be_had_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pull(str(tmp_path / "none.gguf"), download_dir=tmp_path) == 1
     assert capsys.readouterr().err.endswith("none.gguf: no such file or directory\n")
+
+
+def test_a_revision_of_no_model_is_refused() -> None:
+    with pytest.raises(BadRequestError, match=r"name the model, as \S*trillm pull Qwen/Qwen3-0.6B --revision v2"):
+        pull(revision="v2")
 
 
 def test_what_lies_there_but_cannot_be_served_is_one_sentence(

@@ -71,6 +71,12 @@ def test_what_a_file_may_not_say_is_told_with_its_name(capsys, tmp_path: Path, t
     assert sentence in said.err
 
 
+def test_a_file_that_is_not_there_is_told_in_words(capsys, tmp_path: Path):
+    file = tmp_path / "none.toml"
+    said = say(capsys, "serve", "--config", str(file))
+    assert (said.status, said.err) == (2, f"trillm: {file} (--config): there is no such file\n")
+
+
 def test_vllm_s_yaml_is_refused_with_how_it_would_look(capsys):
     assert "is YAML, and trillm reads TOML: vLLM's `max-model-len: 8192`" in say(capsys, "serve", "--config=c.yaml").err
 

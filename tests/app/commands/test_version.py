@@ -10,7 +10,7 @@ from tests.helpers.command_line import say
 
 def test_alone_it_is_one_line(capsys):
     assert say(capsys, "version").out == f"trillm {version('trillm')}\n"
-    assert say(capsys, "--version").out == f"{version('trillm')}\n"
+    assert say(capsys, "--version").out == f"trillm {version('trillm')}\n"
 
 
 def test_with_all_it_names_what_it_stands_on(capsys):
