@@ -99,12 +99,12 @@ async def _bench(
         _say("trillm: stopped before a request had ended")
         return STATUS
     figures = figures_of(done.outcomes, done.seconds, results.percentiles, results.service_levels)
-    tell(block(figures, flags, results))
+    unwritten = tell(block(figures, flags, results))
     for remark in remarks(figures, done, flags.num_prompts):
         _say(remark)
     if results.saves:
         _save(figures, done, flags, results, model)
-    return STATUS if not was_over else int(figures.failed > 0)
+    return STATUS if not was_over else unwritten or int(figures.failed > 0)
 
 
 async def _show(show: Show, load: Load) -> None:

@@ -71,12 +71,13 @@ def chat(
         Figures after an answer also where it is written into a pipe or file (on standard error).
     """
     place = (server or ServerFlags()).place()
+    fields = (sampling or ChatSamplingFlags()).fields()
     return status_of(
         lambda: _chat(
             prompt if quick is None else quick,
             model_name,
             system_prompt,
-            sampling or ChatSamplingFlags(),
+            fields,
             place,
             is_quiet=quiet,
             tells_figures=stats,
@@ -88,7 +89,7 @@ def _chat(
     prompt: str | None,
     model: str | None,
     system: str | None,
-    sampling: ChatSamplingFlags,
+    sampling: dict[str, float | int],
     place: Place,
     *,
     is_quiet: bool,
@@ -105,7 +106,7 @@ def _chat(
         place=place,
         model=model or "",
         conversation=Conversation(system),
-        sampling=sampling.fields(),
+        sampling=sampling,
         printer=Printer(sys.stdout, is_terminal=is_terminal, has_styles=takes_colours(os.environ)),
         tells_figures=not is_quiet,
     )

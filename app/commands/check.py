@@ -81,8 +81,8 @@ def _check(model: str | None, settings: Settings, *, as_json: bool) -> int:
         look_of_it = report.Look(min(shutil.get_terminal_size().columns, 110), utf8, styled)
         verdict = report.verdict(seen.findings, next_command(seen, model, settings))
         text = f"{report.table(seen.findings, look_of_it)}\n\n{verdict}"
-    tell(text)
-    return int(any(finding.mark is Mark.FAIL for finding in seen.findings))
+    unwritten = tell(text)
+    return unwritten or int(any(finding.mark is Mark.FAIL for finding in seen.findings))
 
 
 @attrs.frozen

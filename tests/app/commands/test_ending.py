@@ -11,12 +11,15 @@ import sys
 import pytest
 import trio
 
+from app import cli
 from app.cli import show_what_can_be_shown, told_to_stop
+from app.commands import check
 from app.commands.chat_printer import Printer
 from app.commands.ending import refuse, status_of, tell
 from app.commands.sources import warn_of_unknown_variables
 from app.logs import quieten_libraries
 from protocol.errors import StartError
+from tests.helpers.command_line import say
 
 
 def test_what_fails_inside_nurseries_is_told_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +129,23 @@ def test_a_full_disk_is_told_in_a_sentence() -> None:
     done = run_in_shell("version > /dev/full")
     assert done.returncode == 1
     assert done.stderr == "trillm: what was asked for cannot be written to standard output: No space left on device\n"
+
+
+def test_a_look_that_nobody_can_read_has_not_gone_well(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def sees_nothing_wrong(*_: object) -> check.Seen:
+        return check.Seen([])
+
+    monkeypatch.setattr(check, "look", sees_nothing_wrong)
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert cli.run(["check"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["chat", "bench"])
+def test_a_number_that_none_can_send_is_a_wrong_flag(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    said = say(capsys, command, "--temperature", "nan")
+    assert (said.status, said.err) == (2, "trillm: --temperature must be a number with an end, not nan\n")
 
 
 def test_a_refusal_moves_no_terminal_and_fits_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
