@@ -92,6 +92,6 @@ def test_a_file_that_cannot_be_read_keeps_nobody_from_help(capsys, monkeypatch):
     monkeypatch.setenv("TRILLM_CONFIG", "/nowhere/trillm.toml")
     for words in (["--help"], ["serve", "--help"], ["version"], ["completion", "bash"]):
         assert say(capsys, *words).status == 0, words
-    assert "(TRILLM_CONFIG) cannot be read" in say(capsys, "check").err
+    assert "(TRILLM_CONFIG): there is no such file" in say(capsys, "check").err
     with pytest.raises(BadRequestError, match="TRILLM_CONFIG"):
         cli.settings_from_environment()
