@@ -28,6 +28,7 @@ from actors.handles import (
     open_actors,
 )
 from app.api_identity import ALONE, ApiIdentity
+from app.counted import counted
 from app.deadline import GRACE_SECONDS, Deadline
 from app.dispatch import Dispatch
 from app.engine import EngineReading, LorasInUse, Prompt, Readiness
@@ -399,7 +400,9 @@ class ActorEngineClient:
         self._engines.attach(index, epoch, facts)
         self._replays.come_home(index)
         if self.attached_once.is_set():
-            logger.info("engine-%s serves, and %s requests go on", index, self._replays.num_waiting)
+            num = self._replays.num_waiting
+            those = f", and {counted(num, 'request')} {'goes' if num == 1 else 'go'} on" if num else ""
+            logger.info("engine-%s serves%s", index, those)
         self.attached_once.set()
         self._dispatch.go_on()
 

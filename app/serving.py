@@ -13,6 +13,7 @@ from hypercorn.trio.run import worker_serve
 from hypercorn.utils import wrap_app
 
 from app.bounded_send import BoundedSends
+from app.counted import counted
 from app.hypercorn_mended import hypercorn_mended
 from app.listening import ListeningConfig, address
 from app.notify import Notifier, ServiceReport
@@ -110,10 +111,10 @@ async def stop_on_signal(
     await anext(signals)
     screen.stopping()
     num_live = service.services.background.num_live
-    those = f", among them those of {num_live} responses in the background" if num_live else ""
+    those = f", among them those of {counted(num_live, 'response')} in the background" if num_live else ""
     num_requests, seconds = service.client.num_requests, drain_limit(service)
     if service.client.admitted.is_set():
-        logger.info("draining: %s requests may finish within %.0f s%s", num_requests, seconds, those)
+        logger.info("draining: %s may finish within %.0f s%s", counted(num_requests, "request"), seconds, those)
     else:
         logger.info("stopping, before it was ready")
     service.client.drain("the server is shutting down")

@@ -185,7 +185,7 @@ class OutputHandler:
 
     def _resync(self, offsets: dict[RequestId, int], attachment: Attachment) -> None:
         if offsets and attachment.engine:
-            logger.warning("engine %s: output lost, asking again (%s requests)", attachment.engine_index, len(offsets))
+            logger.warning("engine %s: output lost, asking again (requests: %s)", attachment.engine_index, len(offsets))
             attachment.engine.send_nowait(ResyncRequest(attachment.epoch, self._client_index, offsets))
 
     def _tell(self, attachment: Attachment, outputs: list[RequestOutput]) -> None:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from app.api_client.call_error import plain
 from app.commands.status_proxy import ProxyServer
+from app.counted import counted
 from app.own_command import own_command
 
 
@@ -37,7 +38,7 @@ def proxy_figures(proxy: ProxyServer) -> list[RenderableType]:
 
 def proxy_line(proxy: ProxyServer, word: str) -> str:
     in_flight, resting = sum(one.in_flight for one in proxy.servers), sum(one.rests for one in proxy.servers)
-    told = [word, _called(proxy), f"{in_flight} requests at {len(proxy.servers)} servers"]
+    told = [word, _called(proxy), f"{counted(in_flight, 'request')} at {counted(len(proxy.servers), 'server')}"]
     if resting:
         told.append(f"{resting} resting")
     if proxy.reason:

@@ -14,6 +14,7 @@ from hypercorn.trio.run import worker_serve
 from hypercorn.utils import wrap_app
 
 from app.bounded_send import BoundedSends
+from app.counted import counted
 from app.drain import Drain
 from app.hypercorn_mended import hypercorn_mended
 from app.listening import address, hypercorn_config, open_sockets
@@ -55,7 +56,7 @@ async def serve_proxy(settings: ProxySettings, manager: Mapping[str, str]) -> in
             async def stop_on_signal() -> None:
                 await anext(signals)
                 num = sum(one.num_in_flight for one in (*forwarding.prefill, *forwarding.decode))
-                logger.info("draining: %s requests may finish within %.0f s", num, settings.shutdown_timeout)
+                logger.info("draining: %s may finish within %.0f s", counted(num, "request"), settings.shutdown_timeout)
                 draining.begin()
                 stop.set()
                 await end_in_time(signals, settings.shutdown_timeout, ending, sends)

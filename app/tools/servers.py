@@ -11,6 +11,7 @@ from typing import final
 
 import trio
 
+from app.counted import counted
 from app.responses.builtin_tools import as_server, missing_server
 from app.responses.tool_box import ToolBox
 from app.schemas.responses import InputItem, ResponseTool
@@ -82,7 +83,7 @@ class McpServers:
         except Exception as error:  # nobody waits for this task: it would end the server
             logger.error("--tool-server %s could not be asked for its tools", self._named(address), exc_info=error)
             return
-        logger.info("--tool-server %s has %d tools", self._named(address), len(tools))
+        logger.info("--tool-server %s has %s", self._named(address), counted(len(tools), "tool"))
 
     def _named(self, address: ToolAddress) -> str:
         """For the log. Clients are told the label only."""
