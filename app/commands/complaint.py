@@ -1,4 +1,4 @@
-"""What is wrong with a command line, in a sentence that says what would be right. Used by app/cli.py; pure."""
+"""What is wrong with a command line, in a sentence that says what would be right. Used by app/cli.py."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cyclopts.exceptions import RepeatArgumentError, UnknownCommandError
 
 from app.checks import short
 from app.commands.foreign_flags import foreign_flags, sentence_of
+from app.own_command import own_command
 
 _KINDS: dict[object, str] = {int: "whole number", float: "number", bool: "yes or no"}
 _SERVING = {"serve", "check"}
@@ -24,7 +25,7 @@ def complaint(error: CycloptsError, words: Sequence[str], commands: Sequence[str
     commands: the commands that there are.
     """
     command = words[0] if words and words[0] in commands else None
-    help_flag = f"See `trillm {command} --help`." if command else "See `trillm --help`."
+    help_flag = f"See `{own_command(*([command] if command else []), '--help')}`."
     if command in _SERVING and (foreign := list(foreign_flags(words[1:]))):
         return "\n".join([*(f"{command} has no {one.flag}: {one.sentence}" for one in foreign), help_flag])
     return f"{_sentence(error, command, commands)}\n{help_flag}"
@@ -38,7 +39,8 @@ def _sentence(error: CycloptsError, command: str | None, commands: Sequence[str]
         case UnknownCommandError():
             return _unknown_command((error.unused_tokens or [""])[0], commands)
         case UnusedCliTokensError():
-            quotes = ': a question of several words stands in quotes, as trillm chat "..."' if command == "chat" else ""
+            as_here = f'{own_command("chat")} "..."'
+            quotes = f": a question of several words stands in quotes, as {as_here}" if command == "chat" else ""
             return f"{command or 'trillm'} does not take {short((error.unused_tokens or [''])[0])}{quotes}"
         case RepeatArgumentError() if error.token is not None:
             return f"{_written(error)} is given more than once"
@@ -95,9 +97,9 @@ def _unknown_flag(error: UnknownOptionError, command: str | None, names: list[st
 
 def _unknown_command(word: str, commands: Sequence[str]) -> str:
     if word.startswith("-"):
-        return f"flags follow a command: `trillm serve {word}`"
+        return f"flags follow a command: `{own_command('serve')} {word}`"
     if "/" in word or "." in word:
-        return f"there is no command {short(word)}; did you mean `trillm serve {word}`?"
+        return f"there is no command {short(word)}; did you mean `{own_command('serve')} {word}`?"
     return f"there is no command {short(word)}{_perhaps(word, commands)}"
 
 

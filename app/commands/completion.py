@@ -24,7 +24,8 @@ fi
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(show_default=False)], /) -> int:
     """Write a shell's completion of trillm's commands and flags.
 
-    Load it in the shell's own start-up file, or save it where the shell looks for such files:
+    Load it in the shell's own start-up file, or save it where the shell looks for such files. It is for a command named
+    trillm: one that PATH has, or an alias of that name.
 
         echo 'source <(trillm completion bash)' >> ~/.bashrc
         trillm completion zsh > "${fpath[1]}/_trillm"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app import cli
+from app.own_command import own_command
 from protocol.errors import BadRequestError
 from tests.helpers.command_line import say
 
@@ -28,9 +29,9 @@ from tests.helpers.command_line import say
         ("serve one two", "serve does not take 'two'"),
         ("chat why not", "chat does not take 'not': a question of several words stands in quotes"),
         ("serv", "there is no command 'serv'; did you mean serve?"),
-        ("Qwen/Qwen3-0.6B", "did you mean `trillm serve Qwen/Qwen3-0.6B`?"),
-        ("model.gguf", "did you mean `trillm serve model.gguf`?"),
-        ("--port 80", "flags follow a command: `trillm serve --port`"),
+        ("Qwen/Qwen3-0.6B", f"did you mean `{own_command('serve')} Qwen/Qwen3-0.6B`?"),
+        ("model.gguf", f"did you mean `{own_command('serve')} model.gguf`?"),
+        ("--port 80", f"flags follow a command: `{own_command('serve')} --port`"),
         ("completion", "completion needs a SHELL"),
         ("completion tcsh", "SHELL: 'tcsh' is none of bash, zsh, fish"),
         ("serve --help=nonsense", "no group or flag of serve has 'nonsense' in its name"),

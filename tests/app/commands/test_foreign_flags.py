@@ -9,6 +9,7 @@ import pytest
 from app import cli
 from app.commands.flag_text import flag_texts
 from app.commands.foreign_flags import SENTENCES, foreign_flags, sentence_of
+from app.own_command import own_command
 from tests.helpers.command_line import say
 
 VLLM = """
@@ -115,7 +116,7 @@ def test_all_of_them_are_told_at_once_and_nothing_is_started(capsys):
         "trillm: serve has no --gpu-memory-utilization: the KV cache is sized by what is free; "
         "--kv-cache-memory-bytes sets it (8G is 8 GiB)",
         "serve has no --trust-remote-code: no code from outside runs in this server; leave it out",
-        "See `trillm serve --help`.",
+        f"See `{own_command('serve', '--help')}`.",
     ]
 
 
