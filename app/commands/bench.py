@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,6 +17,7 @@ from app.commands.ending import status_of, tell
 from app.commands.interruption import STATUS, unless_interrupted
 from app.commands.sampling_flags import SamplingFlags
 from app.commands.server_flags import ServerFlags
+from app.counted import counted
 from protocol.log_lines import safe
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ async def _bench(
             fields = {**sampling, **({"ignore_eos": True} if flags.ignore_eos else {}), **flags.extra_fields}
             form = Form(flags.path, model, flags.is_chat, fields, flags.request_timeout)
             times = arrivals(flags.num_prompts, flags.request_rate, flags.burstiness, prompt_flags.seed)
-            _say(f"{flags.num_prompts} requests to {model} at {place}{flags.path}")
+            _say(f"{counted(flags.num_prompts, 'request')} to {model} at {place}{flags.path}")
             await warm_up(client, form, (prompts * flags.num_warmups)[: flags.num_warmups])
             with _open_progress(flags.num_prompts, is_shown=not results.disable_tqdm) as show:
                 async with trio.open_nursery() as nursery:
@@ -148,5 +149,6 @@ def _save(figures: Figures, load: Load, flags: LoadFlags, results: ResultFlags, 
 
 
 def _say(text: str) -> None:
-    """Beside the figures, which may go into a file."""
-    print(safe(text), file=sys.stderr)  # noqa: T201
+    """Beside the figures, which may go into a file. Nobody who does not read it keeps us from measuring and saving."""
+    with suppress(OSError):
+        print(safe(text), file=sys.stderr)  # noqa: T201

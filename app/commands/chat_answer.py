@@ -11,6 +11,7 @@ import trio
 
 from app.api_client.call_error import NoAnswerError, ended_by
 from app.api_client.client import Stream
+from app.counted import counted
 
 
 class _CalledFunction(msgspec.Struct, frozen=True):
@@ -106,7 +107,7 @@ class Answer:
         told = [f"first token after {self.first_at - self.asked_at:.2f} s"]
         seconds = self.last_at - self.first_at
         if self.num_tokens is not None:
-            told.insert(0, f"{self.num_tokens} tokens" if self.num_tokens != 1 else "1 token")
+            told.insert(0, counted(self.num_tokens, "token"))
             if self.num_tokens > 1 and seconds > 0:
                 told.insert(1, f"{(self.num_tokens - 1) / seconds:.1f} tokens/s")
         if self.num_prompt_tokens:

@@ -12,6 +12,7 @@ from app.commands.status_proxy import ProxyServer
 from app.commands.status_proxy_view import proxy_figures, proxy_headline, proxy_line
 from app.commands.status_rates import Rates, sparkline
 from app.commands.status_reading import OtherServer, Reading
+from app.counted import counted
 from app.house import House, HouseActor, HouseEngine
 
 OK, WARN, BAD, DIM = "green", "yellow", "red", "dim"
@@ -105,7 +106,7 @@ def _headline(house: House, place: str) -> Text:
     if house.model.max_model_len:
         told.append(f"context {count(house.model.max_model_len)} tokens")
     if house.model.adapters:
-        told.append(f"{len(house.model.adapters)} adapters")
+        told.append(counted(len(house.model.adapters), "adapter"))
     text.append(", ".join(told), DIM)
     for sentence in (house.reason, house.late):
         if sentence:
