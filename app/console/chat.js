@@ -21,8 +21,6 @@ import { Welcome } from "./chat_welcome.js";
 import { Witness } from "./chat_witness.js";
 import { button, byId, element, keepEndInSight, scrollToEnd } from "./dom.js";
 
-const KEEP_MILLISECONDS = 300;
-
 /** @param {any} api what requests.js has for the views */
 export function start(api) {
   new Playground(byId("chat"), api);
@@ -30,7 +28,10 @@ export function start(api) {
 
 class Playground {
   #api;
-  #keeper = new Keeper(() => this.#present);
+  #keeper = new Keeper(
+    () => ({ choices: this.#choices, messages: this.#messages }),
+    (told) => this.#tell(told),
+  );
   /** @type {import("./chat_choices.js").Choices} */ #choices;
   #served = NOTHING_SERVED;
   /** @type {Turn | null} while an answer comes */ #running = null;
@@ -43,7 +44,6 @@ class Playground {
     (found) => this.#take(found),
     (told) => this.#tell(told),
   );
-  /** Of what is typed, not every letter is kept at once. */ #keeping = 0;
 
   /** @param {HTMLElement} section @param {any} api */
   constructor(section, api) {
@@ -72,14 +72,6 @@ class Playground {
 
   /** @param {HTMLElement} section */
   #build(section) {
-    const wide = matchMedia("(min-width: 60rem)");
-    const settings = element(
-      "details",
-      { class: "settings panel", open: wide.matches },
-      element("summary", {}, "Settings"),
-    );
-    wide.addEventListener("change", () => (settings.open = wide.matches));
-    settings.append(this.controls.root);
     const tools = element(
       "div",
       { class: "bar", role: "group", "aria-label": "Conversation" },
@@ -91,7 +83,7 @@ class Playground {
     );
     const talk = [tools, this.welcome.root, this.#transcript.root, this.#notice, this.composer.root];
     section.append(
-      element("div", { class: "side" }, settings),
+      element("div", { class: "side" }, this.controls.root),
       element("div", { class: "talk" }, ...talk),
       this.#transcript.tip.root,
       this.#code.root,
@@ -107,10 +99,6 @@ class Playground {
 
   get #messages() {
     return this.#transcript.messages;
-  }
-
-  get #present() {
-    return { choices: this.#choices, messages: this.#messages };
   }
 
   /** Show a conversation from its beginning. @param {import("./chat_conversation.js").Message[]} messages */
@@ -151,7 +139,7 @@ class Playground {
     Object.assign(this.#choices, more);
     this.#tell("");
     this.#advise();
-    this.#keeping ||= setTimeout(() => this.#keep(), KEEP_MILLISECONDS);
+    this.#keeper.soon();
   }
 
   /** @param {string} text @returns {boolean} whether it was taken */
@@ -170,7 +158,6 @@ class Playground {
   #try(text) {
     this.#choices.sampling = { ...EXAMPLE_SAMPLING, ...this.#choices.sampling };
     this.controls.renew(this.#choices);
-    this.controls.serve(this.#served);
     this.#send(text);
   }
 
@@ -185,7 +172,7 @@ class Playground {
     this.#transcript.cut(0);
     this.#tell("");
     this.#settle();
-    this.#keep();
+    this.#keeper.keep();
     this.composer.focus();
   }
 
@@ -204,19 +191,11 @@ class Playground {
     if (choices) this.#choices = choices;
     if (system !== null) this.#choices.system = system;
     this.controls.renew(this.#choices);
-    this.controls.serve(this.#served);
     this.models.show();
     this.#advise();
     this.#renew(messages);
     this.#tell("");
-    this.#keep();
-  }
-
-  #keep() {
-    clearTimeout(this.#keeping);
-    this.#keeping = 0;
-    const told = this.#keeper.keep(this.#present);
-    if (told) this.#tell(told);
+    this.#keeper.keep();
   }
 
   /** What has come of an answer is kept, too. */
@@ -224,7 +203,7 @@ class Playground {
     const last = this.#messages.at(-1);
     const isCut = this.#running && last?.role === "assistant";
     if (isCut) last.outcome.isStopped = true;
-    if (isCut || this.#keeping) this.#keep();
+    if (isCut || this.#keeper.isLate) this.#keeper.keep();
     this.#stop(); // the browser ends it, too, but not as the visitor's own doing
   }
 
@@ -254,21 +233,17 @@ class Playground {
   /** @param {import("./chat_request.js").Request} asked @param {import("./chat_conversation.js").Answer} answer */
   async #follow(asked, answer) {
     const view = this.#transcript.begin(answer);
-    const turn = new Turn(view, this.#announcer);
+    const turn = new Turn(view, this.#announcer, this.#witness);
     this.#running = turn;
     this.#settle();
     scrollToEnd();
-    const died = this.#witness.begin();
     await turn.play(this.#api, asked, answer);
     if (this.#running === turn) this.#running = null;
     if (!this.#messages.includes(answer)) return; // it was taken away meanwhile
     keepEndInSight(() => this.#settle());
     if (awaited(this.#messages).length && !this.composer.text) view.focus();
     this.#announcer.end(answer);
-    this.#keep();
-    answer.outcome.survived = answer.outcome.error || answer.outcome.isStopped ? "" : await died();
-    if (!answer.outcome.survived || !this.#messages.includes(answer)) return;
-    keepEndInSight(() => view.showFacts());
-    this.#keep();
+    this.#keeper.keep();
+    if (await turn.tellOfDeaths(answer)) this.#keeper.keep();
   }
 }

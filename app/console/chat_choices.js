@@ -179,7 +179,7 @@ export function servedBy({ model, max_logprobs, tool_servers }) {
 export function advice(choices, served) {
   const hasTools = choices.usesTools || choices.mcp.some((label) => served.toolServers.includes(label));
   if (!hasTools || served.readsCalls || choices.toolChoice !== "auto") return "";
-  return "This model’s template shows it no tools: it calls one only if “Calls are” is “required”.";
+  return "This model’s template shows it no tools in a form that is known: it calls one only if “Calls are” is “required”.";
 }
 
 /** What requests are made from. @param {Choices} choices @param {Served} served

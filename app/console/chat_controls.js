@@ -6,7 +6,7 @@
  * @typedef {import("./chat_choices.js").Served} Served
  */
 
-import { EXAMPLE_SCHEMA, EXAMPLE_TOOLS, FIELDS, readSchema, readTools } from "./chat_choices.js";
+import { EXAMPLE_SCHEMA, EXAMPLE_TOOLS, FIELDS, NOTHING_SERVED, readSchema, readTools } from "./chat_choices.js";
 import { NumberField, judged } from "./chat_number_field.js";
 import { button, element } from "./dom.js";
 
@@ -17,20 +17,23 @@ export class Controls {
   #servers = element("div", { class: "servers", hidden: true });
   /** @type {any} */ #approval;
   /** @type {any} */ #thinking;
-  /** What is shown of `served`. */ #told = "";
+  #served = NOTHING_SERVED;
+  /** What is shown of it. */ #told = "";
 
   /** @param {Choices} choices @param {() => void} changed */
   constructor(choices, changed) {
     this.#choices = choices;
     this.#changed = changed;
-    this.root = element(
-      "div",
-      { class: "controls" },
+    const groups = [
       this.#group("System prompt", true, this.#system()),
       this.#group("Sampling", true, this.#sampling()),
       this.#group("Form of the answer", false, this.#format()),
       this.#group("Tools", false, this.#tools()),
-    );
+    ];
+    const wide = matchMedia("(min-width: 60rem)");
+    this.root = this.#group("Settings", wide.matches, element("div", { class: "controls" }, ...groups));
+    this.root.className = "settings panel";
+    wide.addEventListener("change", () => (this.root.open = wide.matches));
   }
 
   /** @param {string} title @param {boolean} isOpen @param {HTMLElement} body */
@@ -43,10 +46,12 @@ export class Controls {
     this.#choices = choices;
     for (const renew of this.#renewals) renew();
     this.#told = "";
+    this.serve(this.#served);
   }
 
   /** @param {Served} served */
   serve(served) {
+    this.#served = served;
     const told = JSON.stringify([served.toolServers, served.thinks]);
     if (told === this.#told) return;
     this.#told = told;

@@ -10,11 +10,19 @@ import { store, stored } from "./storage.js";
 
 /** @typedef {{choices: import("./chat_choices.js").Choices, messages: import("./chat_conversation.js").Message[]}} Kept */
 
+/** Of what is typed, not every letter is kept at once. */
+const MILLISECONDS = 300;
+
 export class Keeper {
   #name = `trillm.chat ${location.pathname}`;
+  #present;
+  #tell;
+  /** @type {number | undefined} */ #timer;
 
-  /** @param {() => Kept} present what this tab has now */
-  constructor(present) {
+  /** @param {() => Kept} present what this tab has now @param {(told: string) => void} tell what could not be kept */
+  constructor(present, tell) {
+    this.#present = present;
+    this.#tell = tell;
     addEventListener("storage", (event) => {
       const kept = event.key === this.#name && present();
       if (kept && kept.messages.length) this.#write("sessionStorage", kept);
@@ -32,13 +40,24 @@ export class Keeper {
     }
   }
 
-  /** @param {Kept} kept @returns {string} what could not be kept, in words */
-  keep(kept) {
-    store("sessionStorage", this.#name, "");
-    return this.#write("localStorage", kept);
+  /** Whether there is something that is yet to be kept. */
+  get isLate() {
+    return this.#timer !== undefined;
   }
 
-  /** @param {"localStorage" | "sessionStorage"} kind @param {Kept} kept */
+  soon() {
+    this.#timer ??= window.setTimeout(() => this.keep(), MILLISECONDS);
+  }
+
+  keep() {
+    window.clearTimeout(this.#timer);
+    this.#timer = undefined;
+    store("sessionStorage", this.#name, "");
+    const told = this.#write("localStorage", this.#present());
+    if (told) this.#tell(told);
+  }
+
+  /** @param {"localStorage" | "sessionStorage"} kind @param {Kept} kept @returns {string} what could not be kept */
   #write(kind, kept) {
     for (const told of ["", "This conversation is too long to be kept with its tokens’ probabilities."]) {
       try {

@@ -14,11 +14,15 @@ export class Turn {
   #controller = new AbortController();
   #view;
   #announcer;
+  #witness;
+  #died = async () => "";
 
-  /** @param {AnswerView} view @param {import("./chat_announcer.js").Announcer} announcer */
-  constructor(view, announcer) {
+  /** @param {AnswerView} view @param {import("./chat_announcer.js").Announcer} announcer
+   * @param {import("./chat_witness.js").Witness} witness */
+  constructor(view, announcer, witness) {
     this.#view = view;
     this.#announcer = announcer;
+    this.#witness = witness;
   }
 
   stop() {
@@ -29,6 +33,7 @@ export class Turn {
    * @param {Answer} answer */
   async play(api, asked, answer) {
     this.#announcer.begin();
+    this.#died = this.#witness.begin();
     const pace = new Pace(() => {
       keepEndInSight(() => this.#view.sync());
       this.#announcer.grow(textOf(answer));
@@ -41,5 +46,14 @@ export class Turn {
     });
     pace.stop();
     keepEndInSight(() => this.#view.end());
+  }
+
+  /** Whether it went on over a death: asked for when it stands there already. @param {Answer} answer
+   * @returns {Promise<boolean>} whether there is more to keep now */
+  async tellOfDeaths({ outcome }) {
+    if (outcome.error || outcome.isStopped) return false;
+    outcome.survived = await this.#died();
+    if (outcome.survived) keepEndInSight(() => this.#view.showFacts());
+    return outcome.survived !== "";
   }
 }
