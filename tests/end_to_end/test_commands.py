@@ -54,6 +54,7 @@ async def test_a_server_with_a_key_is_asked_by_every_command(checkpoint: Path, t
         assert answered.returncode == 0
         assert len(answered.stdout) > 1
         assert answered.stdout.count(b"\x1b") == 0
+        assert b"trillm: cut off: " in answered.stderr
         assert b"8 tokens" in answered.stderr
 
         told = json.loads((await run(server, "status", "--json", **key)).stdout)
