@@ -41,7 +41,9 @@ def test_a_call_is_answered_by_hand_and_the_model_goes_on(browser: Browser, serv
         expect(page.get_by_text("Tool 1 has no name.")).to_be_visible()
         page.get_by_label("Functions, as JSON").fill(json.dumps([TOOL | {"strict": True}]))
         advice = page.locator(".composer").get_by_role("status")
-        expect(advice).to_have_text(re.compile("shows it no tools in a form that is known: it calls one only if “Calls are” is “required”"))
+        expect(advice).to_have_text(
+            re.compile("shows it no tools in a form that is known: it calls one only if “Calls are” is “required”")
+        )
         page.get_by_label("Calls are").select_option("required")
         expect(advice).to_be_empty()
         say(page, "Where is the boat?")
