@@ -101,9 +101,28 @@ app.cli.main()
 """
 
 
+SLOW_ENTRY = """
+import os, signal, sys, app.entry
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "app.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+            while True: signal.pause()
+sys.meta_path.insert(0, Slow())
+app.entry.main()
+"""
+
+
 async def test_sigterm_while_it_still_imports_is_a_quiet_end() -> None:
     async with open_process([sys.executable, "-c", SLOW_IMPORT]) as server:
         assert await server.wait() == 0
+        await server.until_silent()
+        assert server.log == []
+
+
+async def test_ctrl_c_while_it_still_imports_is_a_quiet_end() -> None:
+    async with open_process([sys.executable, "-c", SLOW_ENTRY]) as server:
+        assert await server.wait() == -signal.SIGINT
         await server.until_silent()
         assert server.log == []
 
