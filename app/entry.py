@@ -1,5 +1,5 @@
-"""Where `trillm` begins. Importing the rest takes half a second: Ctrl-C meanwhile ends the process as it ends any other,
-and not with a traceback of an import."""
+"""Where `trillm` begins. Importing the rest takes half a second: Ctrl-C meanwhile ends the process as it ends any
+other, and not with a traceback of an import."""
 
 from __future__ import annotations
 
