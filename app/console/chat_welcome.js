@@ -1,5 +1,6 @@
 /** What stands where nothing has been said yet. Used by chat.js. */
 
+import { EXAMPLE_SAMPLING } from "./chat_choices.js";
 import { button, element } from "./dom.js";
 
 const QUESTIONS = [
@@ -7,6 +8,8 @@ const QUESTIONS = [
   "Write a Python function that reverses a string.",
   "Explain in three points what a KV cache is for.",
 ];
+
+const { temperature, max_tokens } = EXAMPLE_SAMPLING;
 
 export class Welcome {
   /** @param {(text: string) => void} ask */
@@ -26,8 +29,8 @@ export class Welcome {
         "p",
         { class: "hint" },
         "Everything here goes over the API that your programs use: “As code” shows the request as curl and Python. " +
-          "The conversation stays in this browser. An example sets Temperature and Max tokens where they are empty, " +
-          "as a small model keeps to the likeliest words best.",
+          "The conversation stays in this browser. An example sets Temperature to " +
+          `${temperature} and Max tokens to ${max_tokens} where these are empty: it suits small models, too.`,
       ),
       element("ul", {}, ...choices),
     );
