@@ -60,6 +60,7 @@ def create_app_from_environment() -> QuartTrio:
             raise StartError("hypercorn's command serves: --node-rank above 0 is for `trillm serve`")
         start = Start()
         checkpoint = fetch(model, settings, start.startup)
+        start.screen.starting((settings.served_model_name or (checkpoint.name,))[0], None)
         trio.run(check_connectors, settings)  # hypercorn has none of its own running yet
         client = engine_client(settings)
         service = Service(settings, checkpoint, checked(settings, checkpoint), client, startup=start.startup)

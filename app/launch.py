@@ -31,7 +31,7 @@ from app.engine_peers import EnginePeers
 from app.follow_start import follow_start
 from app.headless import serve_headless
 from app.kv_start import check_connectors
-from app.listening import ListeningConfig, hypercorn_config, open_sockets
+from app.listening import ListeningConfig, address, hypercorn_config, open_sockets
 from app.notify import open_notifier
 from app.roles import Roles
 from app.settings import Settings
@@ -72,7 +72,9 @@ async def serve(
         open_notifier(manager) as notifier,
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals,
     ):
+        start.screen.starting((settings.served_model_name or (checkpoint.name,))[0], address(sockets))
         await check_connectors(settings)
+        start.startup.awaited = f"loading what HTTP {'and --tool-server need' if settings.tool_server else 'needs'}"
         async with trio.open_nursery() as actors:
             actors.start_soon(client.run_actors, settings.house(checkpoint.directory, checkpoint.draft))
             actors.start_soon(follow_start, start.startup, client.actors, start.screen.logs)

@@ -119,7 +119,7 @@ def summarised(startup: Startup, served: Served) -> RenderableType:
         head.append(f": {summary}", "dim")
     also = "; at this machine's other addresses, too" if served.is_everywhere else ""
     rows = [
-        ("Model", served.details, ""),
+        ("Model", served.in_short, ""),
         ("API", served.api, f"{served.key}{also}"),
         ("Console", served.console, ""),
         ("Try", served.try_it, ""),

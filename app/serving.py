@@ -71,16 +71,17 @@ async def announce(service: Service, url: str | None, start: Start) -> None:
     """Takes requests once the adapters are checked, and has people told where, which model, and what to do next.
     Without a URL, hypercorn has said where."""
     identity = service.client.identity
-    if not identity.has_peers:  # else the main process tells, once for all
-        start.screen.starting(service.model_name, url)
+    start.startup.awaited = "links to the engines"
     await service.client.attached_once.wait()
+    start.startup.awaited = "reading --lora-modules" if service.settings.lora_modules else ""
     await service.check_adapters()
     if not service.client.alive:
         return
     service.client.admit()
     start.startup.finish()
-    if not identity.has_peers:
-        start.screen.ready(start.startup, served(service.settings, service.model_name, url, what_is_served(service)))
+    if not identity.has_peers:  # else the main process tells, once for all
+        told = what_is_served(service), what_is_served_in_short(service)
+        start.screen.ready(start.startup, served(service.settings, service.model_name, url, *told))
     elif identity.client == FIRST_CLIENT:
         logger.info("serving %s", what_is_served(service))
 
@@ -96,6 +97,27 @@ def what_is_served(service: Service) -> str:
         f"{facts.max_model_len} tokens, {facts.weights_bytes / 2**20:.0f} MiB of weights, a KV cache of {tokens} "
         f"tokens ({facts.kv_cache_bytes / 2**20:.0f} MiB)"
     )
+
+
+def what_is_served_in_short(service: Service) -> str:
+    """For a line of 80 columns in which the name need not stand: that is above it, unless another is served."""
+    facts, model = service.services.facts(), service.services.model
+    tokens, engines = facts.num_blocks * facts.block_size, service.settings.num_engines
+    name = "" if service.model_name == model.checkpoint_name else f"{model.checkpoint_name}, "
+    by = f"{engines} engines, each " if engines > 1 else ""
+    place = "the CPU" if facts.device == "cpu" else facts.device
+    kind = "dummy weights" if facts.dtype == "none" else f"{facts.dtype} on {place}"
+    return (
+        f"{name}{by}{kind}; "
+        f"context {facts.max_model_len:,}; KV cache {tokens:,} tokens ({binary_size(facts.kv_cache_bytes)})"
+    )
+
+
+def binary_size(num_bytes: int) -> str:
+    """As "1 GiB", "1.5 GiB", "356 MiB"."""
+    if (mebibytes := round(num_bytes / 2**20)) < 1024:
+        return f"{mebibytes} MiB"
+    return f"{num_bytes / 2**30:.1f}".removesuffix(".0") + " GiB"
 
 
 async def stop_on_signal(

@@ -37,7 +37,9 @@ class Served:
     has_key: bool = False
     has_console: bool = True
     details: str = ""
-    """What the engines made of the model, in one line."""
+    """What the engines made of the model, in one line of a log."""
+    in_short: str = ""
+    """The same, as fits beside its name on a terminal."""
 
     @property
     def base(self) -> str | None:
@@ -78,10 +80,10 @@ class Served:
         return own_command("chat", "--base-url", self.base)
 
 
-def served(settings: Settings, model: str, url: str | None, details: str = "") -> Served:
+def served(settings: Settings, model: str, url: str | None, details: str = "", in_short: str = "") -> Served:
     """As these settings have it; see Served for the rest."""
     has_key, has_console = bool(settings.api_key), settings.console
-    return Served(model, url, settings.root_path, has_key, has_console, details)
+    return Served(model, url, settings.root_path, has_key, has_console, details, in_short)
 
 
 class StartScreen(Protocol):
@@ -89,7 +91,7 @@ class StartScreen(Protocol):
     """Whether what goes on meanwhile is to be logged."""
 
     def starting(self, model: str, url: str | None) -> None:
-        """It listens."""
+        """It listens, and everything else is about to begin."""
 
     def ready(self, startup: Startup, served: Served) -> None:
         """It takes requests, and `startup` is over."""

@@ -47,6 +47,8 @@ class Startup:
         self.seconds: dict[str, float] = {}
         """Of the phases that are over, in their order. A phase may come several times."""
         self.actors: Sequence[ActorState] = ()
+        self.awaited = ""
+        """What is waited for in CONNECT, where this process knows."""
         self.is_over = False
 
     @property
@@ -86,7 +88,7 @@ class Startup:
         late = next((state for state in engines if not state.ready), None)
         if late is None:
             if engines:
-                self.enter(CONNECT)
+                self.enter(CONNECT, self.awaited)
             return
         weights = next((state for state in actors if state.name == WEIGHTS), None)
         if late.phase == WAIT and weights is not None and not weights.ready:

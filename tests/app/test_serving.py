@@ -18,7 +18,7 @@ from app.engine import Readiness
 from app.launch import engine_client
 from app.notify import ServiceReport, open_notifier
 from app.service import Service
-from app.serving import announce
+from app.serving import announce, binary_size, what_is_served_in_short
 from app.settings import Settings
 from app.start_screen import Start
 from protocol.errors import UnavailableError
@@ -52,7 +52,9 @@ class HeldReplies:
 
 
 @asynccontextmanager
-async def starting(checkpoint: Path, *modules: str) -> AsyncIterator[tuple[Service, HeldReplies]]:
+async def starting(
+    checkpoint: Path, *modules: str, start: Start | None = None
+) -> AsyncIterator[tuple[Service, HeldReplies]]:
     """A service whose engine is up, and has not answered anything yet."""
     settings = Settings(load_format="dummy", lora_modules=modules)
     client = engine_client(settings)
@@ -60,7 +62,7 @@ async def starting(checkpoint: Path, *modules: str) -> AsyncIterator[tuple[Servi
     async with open_memory_house(checkpoint, max_loras=4) as house, trio.open_nursery() as nursery:
         replies = HeldReplies(house)
         nursery.start_soon(client.run, house)
-        nursery.start_soon(announce, service, None, Start())
+        nursery.start_soon(announce, service, None, start or Start())
         await client.attached_once.wait()
         await wait_all_tasks_blocked()
         yield service, replies
@@ -88,6 +90,25 @@ async def test_requests_are_taken_once_the_adapters_are_checked(checkpoint: Path
         assert await status(service, "/ready") == 200
         [(_, ids, *_)] = await collect(service.client, a_prompt(None, 2))
         assert len(ids) == 2
+
+
+async def test_the_start_says_what_it_waits_for(checkpoint: Path, tmp_path: Path) -> None:
+    start = Start()
+    async with starting(checkpoint, f"one={write_adapter(tmp_path / 'one')}", start=start) as (_, replies):
+        assert start.startup.awaited == "reading --lora-modules"
+        replies.let()
+        await wait_all_tasks_blocked()
+        assert start.startup.is_over
+
+
+async def test_on_a_terminal_the_model_is_told_in_a_line_without_its_path(checkpoint: Path) -> None:
+    async with starting(checkpoint) as (service, _):
+        told = what_is_served_in_short(service)
+        facts = service.services.facts()
+        tokens = facts.num_blocks * facts.block_size
+        assert told == f"dummy weights; context {facts.max_model_len:,}; KV cache {tokens:,} tokens (0 MiB)"
+        sizes = [1 << 20, 1023 << 20, (1 << 30) - 4096, 3 << 29]
+        assert [binary_size(size) for size in sizes] == ["1 MiB", "1023 MiB", "1 GiB", "1.5 GiB"]
 
 
 async def test_a_service_with_an_adapter_that_cannot_be_computed_is_never_ready(

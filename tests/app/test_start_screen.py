@@ -57,7 +57,7 @@ def test_many_actors_take_no_more_lines_than_one(width: int) -> None:
     assert all(len(line) <= width for line in lines)
 
 
-LOCAL = Served("m", "http://127.0.0.1:8000", details="/models/m on cpu")
+LOCAL = Served("m", "http://127.0.0.1:8000", details="/models/m on cpu", in_short="q4_1 on the CPU")
 
 
 def test_the_summary_says_where_it_is_and_what_to_do_next() -> None:
@@ -67,7 +67,7 @@ def test_the_summary_says_where_it_is_and_what_to_do_next() -> None:
 
     assert shown(summarised(startup, LOCAL)) == [
         "✓ m is ready after 3.0 s: start 1.0, load 2.0",
-        "  Model    /models/m on cpu",
+        "  Model    q4_1 on the CPU",
         "  API      http://127.0.0.1:8000/v1  (no API key is needed)",
         "  Console  http://127.0.0.1:8000/",
         f"  Try      {own_command('chat')}",

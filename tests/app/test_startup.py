@@ -61,7 +61,10 @@ def test_the_phases_of_this_process_and_of_the_engine_add_up_to_all_of_it() -> N
     assert (startup.phase, startup.detail, startup.progress) == (LOAD, "engine-0", 0.4)
     clock.now += 4
     startup.follow([an_actor("engine-0", "idle", ready=True)])
-    assert startup.phase == CONNECT
+    assert (startup.phase, startup.detail) == (CONNECT, "")
+    startup.awaited = "--lora-modules"
+    startup.follow([an_actor("engine-0", "idle", ready=True)])
+    assert startup.detail == "--lora-modules"
     clock.now += 0.25
     startup.finish()
     clock.now += 60

@@ -125,6 +125,7 @@ async def test_journald_gets_levels_and_no_times(checkpoint: Path, tmp_path: Pat
         process.wait()
     lines = log.read_text().splitlines()
     assert all(line.startswith("<6>trillm: ") for line in lines), lines
+    assert re.match(r"<6>trillm: starting \S+, listening on http://", lines[0])
     assert len([line for line in lines if " took " not in line]) == 5, lines  # that is told of a slow machine
 
 
