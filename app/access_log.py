@@ -36,7 +36,8 @@ _KEY = "trillm.access"
 BACKGROUND = "BACKGROUND"
 """Told as the method of what went on after its request."""
 CLIENT_LEFT = 499
-"""Told as the status of a request whose client left before it had one; nginx's word for it."""
+"""Told as the status of a request whose client left before it had anything of an answer; nginx's word for it."""
+LEFT = "client left"
 QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/ping", "/load", "/house", "/console/{name}"})
 """Asked every few seconds by machines and open pages: counted, but no line each."""
 UNMEASURED = QUIET_PATHS | {"/version"}
@@ -99,6 +100,12 @@ class Access:
             self.status = message["status"]
 
     @property
+    def told_status(self) -> int:
+        """A stream's head goes out before there is anything to say: that alone is no answer."""
+        has_nothing = self.status == 0 or (self.end == LEFT and self.num_sent == 0)
+        return CLIENT_LEFT if has_nothing else self.status
+
+    @property
     def end(self) -> str:
         if self.is_cancelled:
             return "cancelled"
@@ -106,14 +113,14 @@ class Access:
             return f"error {self.failure}"
         if self.is_whole:
             return "done"
-        return "client left" if self.is_left else "cut off"
+        return LEFT if self.is_left else "cut off"
 
     def line(self, now: float) -> str:
         first = "-" if self.first_byte_at is None else f"{self.first_byte_at - self.began:.3f}"
         work = f"tokens={self.num_prompt_tokens}+{self.num_tokens} finish={self.finish}"
         return (
             f'{self.label} {self.answer_id} "{printable(self.method)} {printable(self.path)}" '
-            f"{self.status or CLIENT_LEFT} model={printable(self.model)} "
+            f"{self.told_status} model={printable(self.model)} "
             f"{work if self.work is None else self.work} "
             f"first_byte={first} seconds={now - self.began:.3f} bytes={self.num_sent} end={self.end}"
             + (f" trace={self.trace_id}" if self.trace_id != "-" else "")
@@ -131,7 +138,7 @@ class Access:
             "answer_id": self.answer_id,
             "method": self.method,
             "path": self.path[:MAX_PATH],
-            "status": self.status or CLIENT_LEFT,
+            "status": self.told_status,
             "model": self.model[:MAX_PATH],
             **(work if self.work is None else {"work": str(self.work)}),
             "first_byte": None if self.first_byte_at is None else round(self.first_byte_at - self.began, 3),
@@ -225,7 +232,7 @@ class AccessMiddleware:
         now = trio.current_time()
         if access.handler not in UNMEASURED:
             seconds = now - access.began
-            status = access.status or CLIENT_LEFT
+            status = access.told_status
             self._metrics.observe(access.handler, access.method, status, seconds, access.num_received, access.num_sent)
         if self._logs and access.handler not in QUIET_PATHS:
             tell(access)

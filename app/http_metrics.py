@@ -47,7 +47,7 @@ class HttpMetrics:
 
     def observe(self, handler: str, method: str, status: int, seconds: float, received: int, sent: int) -> None:
         """One exchange is over: how long it took, and the bytes of both bodies. Status 499: its client left before
-        there was one."""
+        it had anything of an answer."""
         method = method if method in METHODS else "OTHER"
         self._requests[handler, method, f"{status // 100}xx"] += 1
         self._seconds[handler, method].observe(seconds)

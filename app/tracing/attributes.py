@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from app.access_log import CLIENT_LEFT, Access
+from app.access_log import Access
 from app.tracing.request_trace import Outcome, RequestTrace
 from app.tracing.sequence import TracedSequence
 from app.tracing.span import AttributeValue
@@ -66,7 +66,7 @@ def outcome_of(trace: RequestTrace, access: Access, ended: float) -> Outcome:
 
 def concluded(attributes: Mapping[str, AttributeValue], access: Access, ended: float) -> Outcome:
     """With what is true of any request over HTTP."""
-    status = access.status or CLIENT_LEFT
+    status = access.told_status
     told: dict[str, AttributeValue] = {
         "http.route": access.handler,
         "http.response.status_code": status,

@@ -43,13 +43,16 @@ class Lines(list[str]):
         return line
 
 
-async def leave(under_test: AppUnderTest, body: dict[str, Any]) -> None:
-    """Ask, and go away before there is an answer."""
+async def leave(under_test: AppUnderTest, body: dict[str, Any], after: int = 0) -> None:
+    """Ask, and go away after so many tokens."""
     under_test.engine.hold()
     exchange = Exchange(http_scope("POST", COMPLETIONS, HEADERS), json.dumps(body).encode())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exchange.run, under_test.app)
         await wait_all_tasks_blocked()
+        for _ in range(after):
+            under_test.engine.let()
+            await wait_all_tasks_blocked()
         exchange.disconnected.set()
 
 
@@ -97,11 +100,21 @@ async def test_a_client_that_leaves_is_told_of(lines: Lines) -> None:
     assert lines.only().endswith("bytes=0 end=client left")
 
 
-async def test_a_client_that_leaves_its_stream_is_told_of(lines: Lines) -> None:
-    await leave(make_app(), {"prompt": "Hi", "stream": True})
+async def test_one_that_leaves_its_stream_before_its_first_event_has_had_no_answer(lines: Lines) -> None:
+    under_test = make_app()
+    await leave(under_test, {"prompt": "Hi", "stream": True})
+
+    assert " 499 model=owner/dummy tokens=" in lines.only()
+    assert lines.only().endswith("bytes=0 end=client left")
+    page = (await under_test.get("/metrics")).text
+    assert 'http_requests_total{handler="/v1/completions",method="POST",status="4xx"} 1.0' in page
+
+
+async def test_one_that_leaves_its_stream_later_has_had_a_part_of_it(lines: Lines) -> None:
+    await leave(make_app(), {"prompt": "Hi", "stream": True}, after=1)
 
     assert " 200 model=owner/dummy tokens=" in lines.only()
-    assert lines.only().endswith("end=client left")
+    assert re.search(r" bytes=[1-9]\d* end=client left$", lines.only())
 
 
 async def test_what_the_server_itself_cuts_off_is_not_the_client_s_doing(lines: Lines) -> None:
