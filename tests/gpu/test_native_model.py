@@ -94,7 +94,7 @@ def test_int8_is_coarser(tmp_path):
 
 def test_int8_is_refused_where_there_are_no_kernels(tmp_path):
     make_quantised_checkpoint(tmp_path, MIXED)
-    with pytest.raises(CheckpointError, match="'int8' is only for models that the CPU kernels compute"):
+    with pytest.raises(CheckpointError, match="--dtype int8 is only for models that the CPU kernels compute"):
         load_model(spec(tmp_path, dtype="int8", block_size=8), ignore)
 
 
