@@ -42,18 +42,18 @@ async def test_a_server_does_as_its_flags_say_and_again_after_a_restart(checkpoi
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "said"),
+    ("flag", "value", "status", "said"),
     [
-        ("--chat-template", "/nowhere.jinja", "neither a template nor a file"),
-        ("--chat-template", "{% for %}", "no valid Jinja"),
-        ("--generation-config", "/nowhere", "generation_config.json"),
-        ("--override-generation-config", '{"temperature": 9}', "temperature must be between"),
+        ("--chat-template", "/nowhere.jinja", 1, "neither a template nor a file"),
+        ("--chat-template", "{% for %}", 1, "no valid Jinja"),
+        ("--generation-config", "/nowhere", 1, "generation_config.json"),
+        ("--override-generation-config", '{"temperature": 9}', 2, "temperature must be between"),
     ],
 )
-async def test_a_default_that_cannot_be_meant_ends_the_start_in_a_sentence(checkpoint, flag, value, said):
+async def test_a_default_that_cannot_be_meant_ends_the_start_in_a_sentence(checkpoint, flag, value, status, said):
     command = [sys.executable, "-m", "app.cli", "serve", str(checkpoint), "--load-format", "dummy", "--port", "0"]
     async with open_process([*command, flag, value]) as server:
-        assert await server.wait() == 1
+        assert await server.wait() == status
         await server.until_silent()
     assert said in server.log[-1]
     assert "Traceback" not in "\n".join(server.log)
