@@ -22,6 +22,8 @@ STDERR = 2
 CHUNK = 65536
 MAX_LINE = 65536
 """Bytes without an end of line, from when on they count as one."""
+FULL_SECONDS = 0.01
+"""Until a terminal that takes nothing is tried again."""
 DRAIN_SECONDS = 1.0
 """For what was written to come through."""
 MARK = b"\x00trillm: so far\x00"
@@ -36,7 +38,7 @@ class TerminalFile(io.FileIO):
     def write(self, data: ReadableBuffer) -> int:
         try:
             while (written := super().write(data)) is None:  # some other program has made it non-blocking
-                select.select([], [self], [])
+                select.select([], [], [], FULL_SECONDS)  # a full one may be told as writable all the same
         except OSError:
             return memoryview(data).nbytes
         return written
