@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import NoReturn, assert_never
 
 import trio
@@ -24,7 +24,7 @@ from actors.process_title import rename_argument
 from actors.stacks import write_stacks_when_asked
 from actors.standing_by import stand_by
 from protocol.codec import FROM_CHILD, TO_CHILD
-from protocol.errors import RankLostError, TrillmError
+from protocol.errors import RankLostError, TrillmError, leaves
 from protocol.log_lines import LineFormatter, LogStyle, log_lines, style_of
 from protocol.messages import VERSION
 from protocol.spec import (
@@ -111,14 +111,6 @@ def error_texts(group: BaseExceptionGroup[BaseException]) -> list[str]:
 def lost_rank(group: BaseExceptionGroup[BaseException]) -> int | None:
     """Which rank of this engine is to blame, if one is."""
     return next((error.rank for error in leaves(group) if isinstance(error, RankLostError)), None)
-
-
-def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from leaves(error)
-        else:
-            yield error
 
 
 async def leave_on_stop(control: Control, scope: trio.CancelScope) -> None:

@@ -5,6 +5,8 @@ They carry what the OpenAI error body needs. app/failures.py turns them into HTT
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class TrillmError(Exception):
     """Root of what we raise on purpose. `status` is the HTTP status, `type` and `code` go into the error body."""
@@ -160,3 +162,12 @@ class RequestTimeoutError(BadRequestError):
 
     status = 408
     code = "request_timeout"
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The errors themselves, out of groups within groups."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from leaves(error)
+        else:
+            yield error

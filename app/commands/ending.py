@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 from app.commands.closed_output import nobody_reads
-from protocol.errors import TrillmError
+from protocol.errors import TrillmError, leaves
 from protocol.log_lines import LogStyle, safe, style_of
 
 MOST_CHARACTERS = 4000
@@ -25,15 +25,6 @@ def status_of(run: Callable[[], int]) -> int:
     except* (TrillmError, OSError) as group:  # what fails inside a nursery comes out of it in a group
         reasons = [str(error) for error in leaves(group)]
     return refuse("; ".join(dict.fromkeys(reasons)))
-
-
-def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """The errors themselves, out of groups within groups."""
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from leaves(error)
-        else:
-            yield error
 
 
 def tell(text: str) -> int:

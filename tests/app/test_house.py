@@ -21,6 +21,7 @@ from protocol.ids import EngineIndex, Epoch
 from protocol.lora import LoraRequest
 from protocol.operations import RunState
 from tests.helpers.app_under_test import AppUnderTest, make_app
+from tests.helpers.houses import actor
 
 
 def an_actor(name: str, **fields: object) -> ActorState:
@@ -40,22 +41,7 @@ def an_actor(name: str, **fields: object) -> ActorState:
 
 
 def drawn(name: str, kind: str, engine_index: int | None = None) -> HouseActor:
-    return HouseActor(
-        name=name,
-        kind=kind,
-        engine_index=engine_index,
-        epoch=1,
-        pid=1,
-        ready=True,
-        phase="idle",
-        phase_seconds=0.0,
-        heartbeat_age=0.0,
-        progress=0.0,
-        restarts=0,
-        deaths=0,
-        last_end=None,
-        needed=True,
-    )
+    return actor(name, kind=kind, engine_index=engine_index)
 
 
 async def test_it_tells_of_a_fresh_server() -> None:
